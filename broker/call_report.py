@@ -89,7 +89,7 @@ class Providers:
         return kind in OF_SERVICES and name.partition(".")[0] in self._own
 
     def rank_of(self, totals: Totals) -> int | None:
-        """Of a call the broker that answers it, None where it is not known; of what else is counted, one that told."""
+        """For calls the rank of the provider, None where it is unknown; for anything else a rank that reported it."""
         return self.ranks.get(totals.name.partition(".")[0]) if totals.kind == CALL else totals.rank
 
 
@@ -121,7 +121,7 @@ class Totals:
         self.buckets: Counter[int] = Counter()
 
     def take(self, rank: int, told: MethodReport, before: MethodReport | None) -> None:
-        """Add what one broker told, without what it had told before; all, where it was cleared in between."""
+        """Add the increase since ``before``; the full count where the counter was reset in between."""
         if before is None or told.calls < before.calls:
             before = MethodReport(0, 0, {})
         self.rank = rank

@@ -2,23 +2,20 @@
 
     main           the dispatcher; ``build`` which build runs
     verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``health`` ``keygen`` ``log``
-                   ``ping`` ``pub`` ``rpc`` ``services`` ``start`` ``stats`` ``status`` ``sub`` ``trace``, a file each
+                   ``ping`` ``pub`` ``rpc`` ``services`` ``start`` ``stats`` ``status`` ``sub`` ``trace``, a file each;
+                   those of a verb that has verbs
     exits          exit codes, and which error means which
-    family         a verb that has verbs
     options        the options that client verbs share; from typer to an exit code
     parsing        the options of verbs that become servers, in the same look, without typer; ``pages`` how wide help is
-    completion     what a shell offers while a command is typed; ``topics`` what ``rpc`` can call
+    completion     what a shell offers while a command is typed
     session        connect, run, leave
     address        which broker is meant
-    content        payloads as given and as shown; ``arguments`` values and KEY=VALUE words
-    screen         terminal, plain text, JSON lines; ``redraw`` the same picture again and again, ``bar`` progress
-    tree           shape and health of an instance, ``hostlist`` the names of its hosts
-    diagnosis      the steps that ``doctor`` tries; ``greeting`` a parent's version, ``reach`` where we listen
-    probing        what ``health`` asks brokers, gateways and wings
-    tracedcalls    calls from what brokers tell of messages, for ``trace``
-    tracedevents   the same of events and their subscribers
+    content        payloads as given and as shown, values and KEY=VALUE words
+    screen         terminal, plain text, JSON lines; the same picture again and again; progress
+    tree           shape, health and hosts of an instance
+    diagnosis      the steps that ``doctor`` tries
+    traced         calls and events from what brokers tell of messages, for ``trace``
     callrates      how calls fare, for ``stats --services``
-    hops           where the time of a ``ping --trace`` goes
     settings_text  the settings as text
     nfp            ``headgate nfp``: the NORFAB protocol, a file each of its verbs
     oslo           ``headgate oslo``: the transport zmq:// of oslo.messaging, likewise

@@ -39,22 +39,27 @@ def choose(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
     Raises:
         UsageError: it is no ``scheme://place``.
     """
+    return named(given, environ) or f"local://{default_socket()}"
+
+
+def named(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The URI that somebody named: ``given``, else HEADGATE_URI, else FLUX_URI; "" when none of them says one.
+
+    Raises:
+        UsageError: it is no ``scheme://place``.
+    """
     for source, uri in (
         ("--uri", given),
         ("HEADGATE_URI", environ.get("HEADGATE_URI")),
         ("FLUX_URI", environ.get("FLUX_URI")),
     ):
         if uri:
-            return _checked(uri, source)
-    return f"local://{default_socket()}"
-
-
-def _checked(uri: str, source: str) -> str:
-    try:
-        scheme_of(uri)
-    except ConfigError as error:
-        raise UsageError(f"{source}: {error}, such as local:///run/headgate/local-0") from None
-    return uri
+            try:
+                scheme_of(uri)
+            except ConfigError as error:
+                raise UsageError(f"{source}: {error}, such as local:///run/headgate/local-0") from None
+            return uri
+    return ""
 
 
 def default_socket() -> str:

@@ -35,7 +35,7 @@ def attr() -> None:
 
 
 async def look_up(handle: Handle, name: str, nodeid: int) -> dict[str, Any] | None:
-    """One attribute: name, value, whether it never changes; None when it has gone meanwhile or has no value."""
+    """Ask for one attribute: its name, value and whether it never changes; None when it is gone or has no value."""
     try:
         answer = (await handle.rpc("attr.get", {"name": name}, nodeid=nodeid)).json()
     except RpcError:

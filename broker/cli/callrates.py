@@ -14,8 +14,10 @@ from typing import Any, Final
 from msgspec import structs
 
 from broker.call_report import CALL, CallReport, MethodReport, Providers, Totals, quantile
+from broker.cli.exits import error_name
 from broker.cli.screen import Screen
-from broker.cli.tree import ASKED_AT_ONCE, SILENT_S
+from broker.cli.session import at_each
+from broker.cli.tree import SILENT_S
 from broker.client import Handle
 from broker.errors import ProtocolError, RpcError
 from broker.identity import USERID_UNKNOWN
@@ -61,13 +63,13 @@ def span(bound: Bound | None) -> str:
     return f"{'> ' * above}{many:{'.2g' if many < 10 else '.0f'}} {unit}"
 
 
-def error_name(errnum: str) -> str:
+def _error_name(errnum: str) -> str:
     """EIO for "5"; 0 stands for those that are not told apart."""
-    return errno.errorcode.get(int(errnum), f"errno {errnum}") if errnum != "0" else "others"
+    return error_name(int(errnum)) if errnum != "0" else "others"
 
 
 class CallRates:
-    """One look at all brokers.
+    """The calls, events and jobs that all brokers reported at one time.
 
     Args:
         answers: rank -> what ``broker.calls`` said, or why nothing is known of it.
@@ -114,7 +116,9 @@ class CallRates:
         self.methods.sort(key=lambda each: (-each.failed, -each.calls, each.kind, each.name))
 
     def _told_by(self, rank: int, kind: Kind, now: Mapping[str, MethodReport]) -> Mapping[str, MethodReport]:
-        """What a broker told of one kind; what it tells ``now``, where it told nothing."""
+        """What a broker reported of one kind at the look before; ``now`` itself where it reported nothing then, so
+        that the increase is 0.
+        """
         then = self._answers[rank]
         return now if isinstance(then, str) else kinds_of(then).get(kind, now)
 
@@ -145,7 +149,7 @@ class CallRates:
                     "method": each.name,
                     "rank": self.providers.rank_of(each),
                     "calls": each.calls,
-                    "errors": {error_name(errnum): count for errnum, count in each.errors.items()},
+                    "errors": {_error_name(errnum): count for errnum, count in each.errors.items()},
                     "open": each.open,
                     **self._bound(each, "p50", 0.5),
                     **self._bound(each, "p99", 0.99),
@@ -166,7 +170,7 @@ class CallRates:
         last = method.last
         said = ""
         if last is not None:
-            text = one_line(last.text) or error_name(str(last.errnum))
+            text = one_line(last.text) or _error_name(str(last.errnum))
             when = time.strftime("%H:%M:%S", time.localtime(last.time))
             whose = f" user {last.userid}" if last.userid != USERID_UNKNOWN else ""
             said = f"{when}{whose} at rank {method.last_rank}: {text}"
@@ -180,7 +184,7 @@ class CallRates:
             f"{method.open:,}",
             span(self._quantile(method, 0.5)),
             span(self._quantile(method, 0.99)),
-            " ".join(f"{error_name(errnum)} {count:,}" for errnum, count in method.errors.most_common(3)),
+            " ".join(f"{_error_name(errnum)} {count:,}" for errnum, count in method.errors.most_common(3)),
             said[:100],
         )
 
@@ -205,12 +209,11 @@ async def ask(handle: Handle, ranks: Sequence[int]) -> dict[int, CallReport | st
     Raises:
         RpcError: a broker refuses, or none of them counts calls.
     """
-    few = asyncio.Semaphore(ASKED_AT_ONCE)
     unknown: list[RpcError] = []
 
     async def one(rank: int) -> CallReport | str:
         try:
-            async with few, asyncio.timeout(SILENT_S):
+            async with asyncio.timeout(SILENT_S):
                 return (await handle.rpc("broker.calls", nodeid=rank)).json(CallReport)
         except TimeoutError:
             return f"no answer within {SILENT_S:g} s"
@@ -224,7 +227,7 @@ async def ask(handle: Handle, ranks: Sequence[int]) -> dict[int, CallReport | st
                 return "cannot be reached"
             raise
 
-    answers = dict(zip(ranks, await asyncio.gather(*map(one, ranks)), strict=True))
+    answers = dict(zip(ranks, await at_each(ranks, one), strict=True))
     if unknown and len(unknown) == len(ranks):
         raise unknown[0]
     return answers

@@ -9,12 +9,15 @@ shell offers files.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from broker.cli import options, verbs
+from broker.cli import address, options, verbs
 from broker.cli.exits import OK, UsageError
+from broker.errors import HeadgateError, RpcError
 
 _BASH: Final = """\
 _headgate() {
@@ -54,6 +57,8 @@ Examples:
   . <(headgate completion zsh)                                        in ~/.zshrc, behind compinit
   headgate completion fish > ~/.config/fish/completions/headgate.fish
 """
+PATIENCE_S: Final = 1.0
+"""Somebody waits for the shell: what has not come by then is not offered."""
 Candidates = Iterator[tuple[str, str]]
 """A word, and what it is."""
 
@@ -102,7 +107,7 @@ def _of_verb(module: Any, before: Sequence[str], begun: str) -> Candidates:
             yield from ((name, getattr(each, "help", "") or "") for name in each.opts if name.startswith("-"))
         yield "--help", "Show this message and exit."
     elif getattr(module, "OFFERS_TOPICS", False) and _expects_argument(command, before):
-        yield from import_module("broker.cli.topics").offered(before)
+        yield from _topics(before)
 
 
 def _expects_argument(command: Any, before: Sequence[str]) -> bool:
@@ -120,6 +125,35 @@ def _of_parser(parser: argparse.ArgumentParser, begun: str) -> Candidates:
     if begun.startswith("-"):
         for action in parser._actions:
             yield from ((name, action.help or "") for name in action.option_strings)
+
+
+def _topics(before: Sequence[str]) -> list[tuple[str, str]]:
+    """What ``headgate rpc`` can call: services of clients anywhere, and methods that were called before.
+
+    Args:
+        before: the words of the verb so far, of which ``--uri`` counts.
+    """
+    given = dict(itertools.pairwise(before))
+    try:
+        return asyncio.run(_ask_for_topics(address.choose(given.get("--uri") or given.get("-u"))))
+    except (HeadgateError, TimeoutError, OSError):
+        return []
+
+
+async def _ask_for_topics(uri: str) -> list[tuple[str, str]]:
+    from broker.client import connect  # late: most words are completed without a broker
+
+    options = address.link_options(uri, connect_timeout_s=PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S), connect(uri, options=options, retries=0) as handle:
+        methods = (await handle.rpc("broker.calls")).json()["methods"]
+        try:
+            services = (await handle.rpc("service.providers", nodeid=0)).json()["services"]
+        except RpcError:  # rank 0 knows nothing of this
+            services = {}
+    found = {f"{name}.": f"at rank {', '.join(map(str, ranks))}" for name, ranks in services.items()}
+    return sorted(
+        {**found, **{name: f"called {each['calls']} times" for name, each in methods.items()}}.items()
+    )
 
 
 def main(argv: list[str]) -> int:

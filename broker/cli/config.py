@@ -16,7 +16,7 @@ from broker.cli import options, settings_text
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.settings import Settings, load, read, shown
-from broker.settings.doors import closed_doors
+from broker.settings.rules import closed_doors
 from broker.settings.showing import secrets
 
 EXAMPLES = (
@@ -113,7 +113,7 @@ def _gateway_facts(settings: Any) -> tuple[dict[str, Any], str]:
 
 
 def facts(settings: Settings) -> dict[str, Any]:
-    """What a configuration is about, in a few figures."""
+    """A few figures that characterize a configuration, for ``--json``."""
     return {
         "size": settings.size,
         "topology": settings.tree.topology,
@@ -127,7 +127,7 @@ def facts(settings: Settings) -> dict[str, Any]:
 
 
 def summary(settings: Settings) -> str:
-    """The same for people."""
+    """The figures of ``facts`` in one line for people."""
     told = facts(settings)
     links = "CURVE" if told["curve"] else "plaintext"
     tree = f"a tree of {told['size']} ({told['topology']}, {links})" if told["size"] > 1 else "a tree of one"

@@ -1,15 +1,17 @@
-"""Payloads on the command line: what a person gives, and how what came is shown."""
+"""Payloads and arguments on the command line: what a person gives, and how what came is shown."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from broker.cli.exits import UsageError
 from broker.cli.screen import Screen, compact
 from broker.errors import ProtocolError
+from broker.nesting import read_json
 from broker.wire.payload import any_text, decode_json, is_json_object
 
 SHOWN_BYTES = 64
@@ -115,3 +117,48 @@ def _is_text(payload: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return all(char.isprintable() or char in "\n\t\r" for char in text)
+
+
+def value_of(text: str) -> Any:
+    """A value on the command line: JSON where it is some, else the text.
+
+    >>> value_of("3"), value_of('{"a": [1]}'), value_of("three"), value_of('"3"')
+    (3, {'a': [1]}, 'three', '3')
+    """
+    try:
+        return read_json(text.encode("utf-8", "surrogateescape"))
+    except ValueError:
+        return text
+
+
+def keywords(words: Iterable[str], what: str = "argument", form: str = "KEY=VALUE") -> dict[str, Any]:
+    """Arguments from ``KEY=VALUE`` words and JSON objects.
+
+    Raises:
+        UsageError: neither; ``what`` begins its text, ``form`` is what it says was expected.
+
+    >>> keywords(["n=3", "who=me", '{"deep": {"a": 1}}'])
+    {'n': 3, 'who': 'me', 'deep': {'a': 1}}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if word.lstrip().startswith("{"):
+            found |= object_of(word, what)
+        elif not equals or not name:
+            raise UsageError(f"{what} {word[:64]!r}: expected {form} or a JSON object")
+        else:
+            found[name] = value_of(text)
+    return found
+
+
+def object_of(text: str, what: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        UsageError: it is something else; ``what`` begins its text.
+    """
+    value = value_of(text)
+    if not isinstance(value, dict):
+        raise UsageError(f"{what} {text[:64]!r}: expected a JSON object")
+    return value

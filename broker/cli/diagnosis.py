@@ -1,25 +1,35 @@
 """What stands between us and a broker, one step after the other: each step says what it saw and what to do.
 
 A step that fails ends the walk, because the later ones would only fail with it. Steps that only look (modes, keys,
-speed) may warn and go on. Everything here blocks: it is for ``headgate doctor``.
+speed) may warn and go on. Everything here blocks but ``announced_version``: it is for ``headgate doctor``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import pwd
+import re
 import socket
 import stat
+import uuid
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
 from broker import trust
 from broker.cli.address import sockets_in
 from broker.cli.exits import GUESTS
-from broker.endpoints import parse
-from broker.errors import ConfigError
+from broker.endpoints import is_loopback, listening_host, parse, split
+from broker.errors import ConfigError, LinkError
+from broker.node.overlay import hello
+from broker.node.overlay.control import Status
+from broker.schemes import scheme_of
 from broker.settings import Settings
+from broker.settings.schema import HostEntry
+from broker.sockets import tcp_listeners
+from broker.transport.link import Link
+from broker.wire.message import Message
 
 WAIT_S: Final = 3.0
 """How long one step waits for the other side."""
@@ -316,3 +326,112 @@ def box_speed() -> Finding:
             "install PyNaCl from its wheel: its libsodium is fast",
         )
     return ok(f"a CURVE box of 64 KiB takes {took:.0f} us, by the libsodium {boxes.LIBRARY}")
+
+
+# ---------------------------------------------------------------- whether others reach this host's broker
+
+
+def reach(settings: Settings) -> Iterator[Finding]:
+    """Whether those who dial this rank (of ``Settings.at_rank``) from other machines reach where it listens.
+
+    Seen from the listening side, where the mistake is.
+    """
+    rank = settings.broker.rank or 0
+    own = settings.host(rank)
+    place = (own.bind or own.address) if own is not None else ""
+    if (
+        own is None
+        or {scheme_of(own.address), scheme_of(place)} != {"tcp"}
+        or not any(_children(settings, rank))
+    ):
+        return
+    host, bound, port = split(own.address).host, listening_host(split(place).host), place.rpartition(":")[2]
+    elsewhere = [
+        child.hostname
+        for child in _children(settings, rank)
+        if child is not None and child.hostname and child.hostname != own.hostname
+    ]
+    heard = [address for address, _inode in tcp_listeners(int(port))] if port.isdigit() else []
+    if is_loopback(bound) and (elsewhere or not is_loopback(host)):
+        yield Finding(
+            "fail",
+            f"rank {rank} listens at {place}, and {own.address} is what its children dial: "
+            "others cannot reach this address",
+            f'hosts.bind = "tcp://*:{own.address.rpartition(":")[2]}"'
+            + ("" if not is_loopback(host) else ", and an address that other machines know"),
+        )
+    elif heard and not is_loopback(host) and all(is_loopback(each) for each in heard):
+        yield Finding(
+            "fail",
+            f"what listens on port {port} now does so at {', '.join(heard)} alone: others cannot reach {own.address}",
+            "is it this broker, started with this configuration? start it again",
+        )
+    elif not is_loopback(host):
+        where = "all interfaces" if bound == "*" else bound
+        yield ok(f"rank {rank} listens on {where}, its children dial {own.address}{_known_here(host)}")
+
+
+def _children(settings: Settings, rank: int) -> Iterator[HostEntry | None]:
+    from broker.node.assembly import topology_of
+
+    return (settings.host(child) for child in topology_of(settings).children(rank))
+
+
+def _known_here(host: str) -> str:
+    """What a name means on this machine, where that is the loopback; "" otherwise."""
+    try:
+        found = {str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return ""
+    if not all(is_loopback(each) for each in found):
+        return ""
+    return f", which is {', '.join(sorted(found))} here: other machines must know {host} by another address"
+
+
+# ---------------------------------------------------------------- the version that a parent announces
+
+_SERVER = re.compile(r"mismatched with server \((\d+\.\d+\.\d+)\)")
+ANSWER_S = 3.0
+"""A parent that still waits for its own parent keeps a hello unanswered: then nothing is learnt."""
+
+
+class _Listener:
+    """Waits for the answer to one hello."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[hello.Answer | None] = asyncio.get_running_loop().create_future()
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        for message in messages:
+            if hello.is_answer(message) and not self.answer.done():
+                self.answer.set_result(hello.read_answer(message))
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """One small message does not choke a link."""
+
+
+async def announced_version(link: Link, rank: int) -> str | None:
+    """The version that the parent at the other end of ``link`` announces, asked as its child ``rank``, without joining.
+
+    A hello that claims version 0.0.0 is refused by every parent, ours and deployed ones, with a text that names both
+    versions. A deployed parent forgets the rank's present child when it is greeted, so this is only for a host whose
+    own broker is not running.
+
+    None when it did not say: another reason to refuse came first, or no answer came in time. The link is of no use
+    afterwards.
+    """
+    listener = _Listener()
+    link.start(listener)
+    link.send(hello.encode(hello.Hello(rank, 0, str(uuid.uuid4()), Status.FULL)))
+    link.flush()
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            answer = await listener.answer
+    except TimeoutError:
+        return None
+    found = _SERVER.search(answer.text) if answer is not None else None
+    return found.group(1) if found else None

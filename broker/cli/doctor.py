@@ -14,7 +14,6 @@ from broker.cli import address, diagnosis, options, tree
 from broker.cli.build import build
 from broker.cli.diagnosis import WAIT_S, Finding, ok
 from broker.cli.exits import CONFIG, NO_CONNECTION, OK
-from broker.cli.reach import reach
 from broker.cli.screen import Screen
 from broker.client import Handle, connect
 from broker.endpoints import parse
@@ -213,7 +212,7 @@ async def _converse(report: Report, uri: str, extra: dict[str, Any]) -> None:
 
 def _this_host(report: Report, settings: Settings) -> bool:
     """The configuration, then the way to the parent; returns whether the configuration fits this host."""
-    if not (report.walk(diagnosis.configuration(settings)) and report.walk(reach(settings))):
+    if not (report.walk(diagnosis.configuration(settings)) and report.walk(diagnosis.reach(settings))):
         return False
     parent = _parent(settings)
     if parent is None:
@@ -233,11 +232,9 @@ def _running(settings: Settings) -> bool:
 
 async def _same_version(number: int, uri: str, extra: dict[str, Any], settings: Settings) -> Finding:
     """Would the parent take a hello of the version that our configuration announces?"""
-    from broker.cli.greeting import announced_version
-
     try:
         link = await dial(uri, Options(connect_timeout_s=WAIT_S, extra=extra, insecure=True))
-        theirs = await announced_version(link, settings.broker.rank or 0)
+        theirs = await diagnosis.announced_version(link, settings.broker.rank or 0)
     except HeadgateError as error:
         return Finding("warn", f"rank {number} did not tell its version: {error}")
     if link.ended is None:

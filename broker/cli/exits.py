@@ -70,6 +70,11 @@ class Failed(HeadgateError):
         self.advice = tuple(advice)
 
 
+def error_name(number: int) -> str:
+    """``EPERM`` for 1; ``errno 255`` for a number without a name."""
+    return errno.errorcode.get(number, f"errno {number}")
+
+
 def code_of(error: BaseException) -> int:
     """The exit code for an error that ended a verb."""
     if isinstance(error, Failed):
@@ -95,7 +100,7 @@ def lines_of(error: BaseException) -> list[str]:
 
 
 def _rpc_line(error: RpcError) -> str:
-    name = errno.errorcode.get(error.errno, f"errno {error.errno}")
+    name = error_name(error.errno)
     text, system = str(error), os.strerror(error.errno)
     if text == system:  # deployed brokers, and so ours, say no more than the number
         text = _WORDS.get(error.errno, text)

@@ -60,12 +60,9 @@ async def read(handle: Handle, session: Session, nodeid: int, follow: bool, new:
     """Print what the log has, and with ``follow`` what comes."""
     payload = {"follow": follow, "nobacklog": new}
     async with handle.stream("log.dmesg", payload, nodeid=nodeid) as lines:
-        while True:
-            try:
-                line = await session.within(anext(lines), "log.dmesg")
-            except StopAsyncIteration:
-                return OK
+        async for line in session.each(lines, "log.dmesg"):
             show(session.screen, line.text)
+    return OK
 
 
 def log(

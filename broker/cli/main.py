@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from broker import __version__
 from broker.cli import exits
-from broker.cli.family import nearest
-from broker.cli.verbs import BUILT_IN, SECTIONS, load, others
+from broker.cli.verbs import BUILT_IN, SECTIONS, load, nearest, others
 from broker.errors import ConfigError, HeadgateError
 from broker.extras import EXTRA_OF, lacking
 from broker.safe_text import text
@@ -52,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Whoever started us may have closed them; the next file or socket would take their places, and what is printed."""
+    """Open /dev/null in place of standard streams that are closed: otherwise the next file or socket would get their
+    numbers, and whatever is printed.
+    """
     for stream in range(3):
         try:
             os.fstat(stream)
@@ -63,7 +64,7 @@ def _open_standard_streams() -> None:
 
 
 def _of_the_machine(error: OSError | UnicodeEncodeError, odd: str) -> HeadgateError:
-    """What a file, a disk or an odd word of the command line did that its verb does not speak of."""
+    """The error to report for an OSError that no verb expected, or for a word that is no UTF-8."""
     from broker.obstacles import obstacle  # late: most verbs need it not
 
     logging.getLogger("headgate.cli").debug("not foreseen", exc_info=error)
@@ -132,7 +133,7 @@ def overview() -> str:
 
 
 def _pipe_closed() -> int:
-    """Whoever read our output has enough (``headgate sub | head -1``): end without a word."""
+    """End without a word: the reader of our output is gone (``headgate sub | head -1``)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exits.PIPE_CLOSED
 

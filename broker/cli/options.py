@@ -33,6 +33,11 @@ Rank = Annotated[
         "--rank", "-r", min=0, max=NODEID_ANY - 2, metavar="RANK", help="Ask the broker of this rank."
     ),
 ]
+All = Annotated[bool, typer.Option("--all", "-a", help="Ask every broker of the instance.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
+Every = Annotated[
+    float, typer.Option("--interval", "-i", min=0.1, metavar="SECONDS", help="From one look to the next.")
+]
 
 _HELP = ("--help", "-h")
 ANSWER_S = 30.0

@@ -15,7 +15,7 @@ _BELOW: Final = " " * 6
 
 
 def width() -> int:
-    """Of a page that is printed now."""
+    """Columns of a page that is printed now."""
     # As shutil.get_terminal_size, which would bring three compressors into every broker: argparse makes a formatter,
     # and asks for its width, with each option that is added.
     try:

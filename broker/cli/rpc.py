@@ -74,12 +74,9 @@ class Calling:
         async with handle.stream(
             self._topic, self._payload, nodeid=nodeid, upstream=self._upstream, anywhere=self._anywhere
         ) as answers:
-            while True:
-                try:
-                    answer = await session.within(anext(answers), self._topic)
-                except StopAsyncIteration:
-                    return OK
+            async for answer in session.each(answers, self._topic):
                 content.show(session.screen, answer.payload, raw=raw)
+        return OK
 
 
 def rpc(

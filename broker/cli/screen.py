@@ -1,14 +1,19 @@
 """What a verb prints: colours and tables on a terminal, plain text when piped, one JSON value a line with ``--json``.
 
-rich is loaded only where something is drawn: it costs 60 ms.
+``Redraw`` draws the same picture again and again (``--watch``), ``progress_bar`` how far long work is. rich is loaded
+only where something is drawn: it costs 60 ms.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -18,7 +23,9 @@ from broker.safe_text import one_line, visible
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+
 Row = Sequence[str]
+T = TypeVar("T")
 
 
 def compact(value: Any) -> str:
@@ -153,6 +160,11 @@ def build_table(
     return table
 
 
+def local_clock(seconds: float) -> str:
+    """The time of day here, to the millisecond, of seconds since 1970."""
+    return f"{time.strftime('%H:%M:%S', time.localtime(seconds))}.{int(seconds % 1 * 1000):03}"
+
+
 def duration(seconds: float) -> str:
     """Seconds for people.
 
@@ -163,3 +175,107 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s"
+
+
+_ENTER: Final = "\x1b[?1049h\x1b[?25l"
+"""The terminal's other page, cursor hidden: what was on the screen comes back at the end."""
+_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+_HOME: Final = "\x1b[H\x1b[2J"
+
+
+class Redraw:
+    """Frames of one picture, for the time of a ``with`` block."""
+
+    def __init__(self, screen: Screen, watch: bool) -> None:
+        self._out = screen.out
+        self._in_place: bool = watch and screen.rich
+
+    def __enter__(self) -> Self:
+        if self._in_place:
+            self._out.write(_ENTER)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._in_place:
+            self._out.write(_LEAVE)
+        self._out.flush()
+
+    def frame(self, draw: Callable[[], None]) -> None:
+        """Draw the next frame."""
+        if self._in_place:
+            self._out.write(_HOME)
+        draw()
+        self._out.flush()
+
+
+Update = Callable[[int, int], None]
+"""Done, and in all."""
+
+
+async def watched(
+    screen: Screen,
+    look: Callable[[T | None], Awaitable[T]],
+    show: Callable[[T], None],
+    every_s: float | None,
+) -> T:
+    """Look once and show what was seen; with ``every_s`` again and again, so many seconds apart, until Ctrl-C.
+
+    Args:
+        screen: where it is drawn, in place on a terminal.
+        look: is given what it saw the time before; None the first time.
+        show: prints what was seen.
+        every_s: None: once.
+    """
+    import asyncio  # late: most verbs print once, some without a loop
+
+    seen: T | None = None
+    with Redraw(screen, every_s is not None) as redraw:
+        while True:
+            seen = await look(seen)
+            redraw.frame(partial(show, seen))
+            if every_s is None:
+                return seen
+            await asyncio.sleep(every_s)
+
+
+@contextmanager
+def progress_bar(what: str, *, in_bytes: bool = True) -> Iterator[Update | None]:
+    """A bar named ``what`` for the time of a block; None where nobody would see it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TransferSpeedColumn,
+    )
+
+    name = TextColumn("{task.description}", markup=False)
+    columns = (
+        (name, BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        if in_bytes
+        else (name, BarColumn(), MofNCompleteColumn())
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        line = progress.add_task(what, total=None)
+        yield lambda done, whole: progress.update(line, completed=done, total=whole)
+
+
+def size(count: int | None) -> str:
+    """Bytes for people.
+
+    >>> size(0), size(2048), size(5 << 30)
+    ('0 B', '2.0 KiB', '5.0 GiB')
+    """
+    if count is None:
+        return ""
+    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= step:
+            return f"{count / step:.1f} {unit}"
+    return f"{count} B"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Any, Final
 
 from broker.cli import options
@@ -10,22 +9,18 @@ from broker.cli.callrates import ask
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.cli.session import Session
+from broker.cli.tree import providers
 from broker.client import Handle
 from broker.errors import RpcError
 
 EXAMPLES = ("headgate services", "headgate services --json")
 SHOWN_RANKS: Final = 16
-_WITHOUT: Final = (errno.ENOSYS, errno.EHOSTUNREACH)
-"""Rank 0 is a broker that does not know, or away."""
 
 
 async def _known(handle: Handle, screen: Screen) -> dict[str, Any]:
     """What rank 0 knows, which is all; else what our own broker knows, which is what is at it and below it."""
-    try:
-        answer: dict[str, Any] = (await handle.rpc("service.providers", nodeid=0)).json()
-    except RpcError as error:
-        if error.errno not in _WITHOUT:
-            raise
+    answer = await providers(handle)
+    if answer is None:
         answer = (await handle.rpc("service.providers")).json()
         screen.note("services", "rank 0 does not tell; this is what our broker knows")
     return answer

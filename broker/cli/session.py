@@ -1,4 +1,4 @@
-"""One client verb's connection: connect, do the work, leave."""
+"""The connection of a client verb: connect, do the work, leave."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from broker.cli import address
@@ -19,6 +19,7 @@ from broker.errors import HeadgateError, LinkError, ProtocolError, RpcError
 if TYPE_CHECKING:
     from typing import TypeVar
 
+    R = TypeVar("R")
     T = TypeVar("T")
 
 log = logging.getLogger("headgate.cli")
@@ -28,6 +29,9 @@ CONNECT_S = 30.0
 
 SIZE_S = 2.0
 """How long the size of the instance may take to come where it only makes an error clearer."""
+
+ASKED_AT_ONCE = 64
+"""Brokers asked at the same time: enough to hide the way, few enough to spare rank 0."""
 
 Work = Callable[[Handle], Awaitable[int | None]]
 
@@ -84,6 +88,19 @@ class Session:
         except TimeoutError as error:
             raise TimeoutError(f"{what}: nothing came within {self.timeout_s:g} s") from error
 
+    async def each(self, answers: AsyncIterator[T], what: str) -> AsyncIterator[T]:
+        """Yield what comes, until it ends.
+
+        Raises:
+            TimeoutError: the next one did not come within ``timeout_s``; the text names ``what``.
+        """
+        while True:
+            try:
+                answer = await self.within(anext(answers), what)
+            except StopAsyncIteration:
+                return
+            yield answer
+
 
 def _place(error: Exception) -> str:
     """Where in the verbs an error arose: ``FILE:LINE``."""
@@ -94,7 +111,7 @@ def _place(error: Exception) -> str:
 
 
 async def looked(handle: Handle, look: Callable[[], Awaitable[T]], watch: bool) -> T:
-    """One look; with ``--watch``, one whose link is lost meanwhile is had again over the next link.
+    """Call ``look``; with ``watch``, call it again over the next link when the link is lost meanwhile.
 
     Raises:
         LinkError: there is no next link. Whatever ``look`` raises.
@@ -109,8 +126,23 @@ async def looked(handle: Handle, look: Callable[[], Awaitable[T]], watch: bool) 
                 raise
 
 
+async def at_each(places: Iterable[R], ask: Callable[[R], Awaitable[T]]) -> list[T]:
+    """What ``ask`` finds at each of ``places`` (ranks, mostly), in their order; ``ASKED_AT_ONCE`` at the same time.
+
+    Raises:
+        Exception: the first that ``ask`` raises.
+    """
+    few = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def one(place: R) -> T:
+        async with few:
+            return await ask(place)
+
+    return await asyncio.gather(*map(one, places))
+
+
 async def _unreachable(handle: Handle, error: RpcError) -> RpcError:
-    """The same in words, with the ranks that there are, where the broker beside us says how many."""
+    """``error`` with the ranks that the instance has, if the broker beside us tells its size in time."""
     try:
         async with asyncio.timeout(SIZE_S):
             size = await handle.size()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -13,10 +12,8 @@ import typer
 from broker.cli import options
 from broker.cli.callrates import CallRates, Kind, ask
 from broker.cli.exits import OK, UsageError
-from broker.cli.redraw import Redraw
-from broker.cli.screen import Screen
-from broker.cli.session import Session, looked
-from broker.cli.status import Every
+from broker.cli.screen import Screen, watched
+from broker.cli.session import Session, at_each, looked
 from broker.client import Handle
 
 EXAMPLES = (
@@ -55,8 +52,6 @@ ALONE: Final = {
     "services": ("all", "users", "service"),
 }
 """Option -> those that it does not go with."""
-ASKED_AT_ONCE: Final = 64
-
 Figures = Mapping[str, Any]
 Services = Annotated[
     bool,
@@ -193,15 +188,12 @@ class Holders:
 
 async def fetch(handle: Handle, service: str, ranks: Sequence[int | None]) -> list[Figures]:
     """The figures of a service at each rank; None is the nearest."""
-    few = asyncio.Semaphore(ASKED_AT_ONCE)
     payload = {"detail": True} if service == "broker" else None
 
     async def one(rank: int | None) -> Figures:
-        async with few:
-            answer = await handle.rpc(f"{service}.stats-get", payload, nodeid=options.nodeid(rank))
-        return answer.json()
+        return (await handle.rpc(f"{service}.stats-get", payload, nodeid=options.nodeid(rank))).json()
 
-    return await asyncio.gather(*map(one, ranks))
+    return await at_each(ranks, one)
 
 
 async def _figures(
@@ -237,7 +229,7 @@ def _refuse_contradictions(**given: bool) -> None:
 
 def stats(
     rank: options.Rank = None,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Ask every broker of the instance.")] = False,
+    every: options.All = False,
     service: Annotated[
         str, typer.Option("--service", "-s", metavar="NAME", help="The figures of this service.")
     ] = "broker",
@@ -250,10 +242,8 @@ def stats(
         bool, typer.Option("--builtin", help="With --services: the broker's own services, too.")
     ] = False,
     kind: Annotated[Kind | None, typer.Option(help="With --services: only these.")] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Look again and again and show rates, until Ctrl-C.")
-    ] = False,
-    interval: Every = 1.0,
+    watch: options.Watch = False,
+    interval: options.Every = 1.0,
     uri: options.Uri = None,
     as_json: options.AsJson = False,
     timeout: options.Timeout = options.ANSWER_S,
@@ -282,14 +272,13 @@ def stats(
             take = partial(_held, handle, session, rank)
         else:
             take = partial(_figures, handle, session, service, whole if every else (rank,))
-        look: Any = None
-        with Redraw(session.screen, watch) as redraw:
-            while True:
-                look = await looked(handle, partial(take, look), watch)
-                redraw.frame(partial(look.show, session.screen))
-                if not watch:
-                    return OK
-                await asyncio.sleep(interval)
+
+        async def look(before: Any) -> Any:
+            return await looked(handle, partial(take, before), watch)
+
+        screen = session.screen
+        await watched(screen, look, lambda each: each.show(screen), interval if watch else None)
+        return OK
 
     return session.run(work)
 

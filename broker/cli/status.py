@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
-
-import typer
+from functools import partial
+from typing import Any
 
 from broker.cli import options, tree
 from broker.cli.exits import OK
-from broker.cli.redraw import Redraw
-from broker.cli.screen import Screen, duration
+from broker.cli.screen import Screen, duration, watched
 from broker.cli.session import Session, looked
 from broker.client import Handle
 from broker.errors import RpcError
@@ -20,9 +18,6 @@ EXAMPLES = (
     "headgate status --watch              drawn anew every second, until Ctrl-C",
     "headgate status --json | jq .state",
 )
-Every = Annotated[
-    float, typer.Option("--interval", "-i", min=0.1, metavar="SECONDS", help="From one look to the next.")
-]
 
 
 async def look(handle: Handle) -> dict[str, Any]:
@@ -92,8 +87,8 @@ def _coloured(branches: str, member: tree.Member) -> Any:
 
 
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
-    interval: Every = 1.0,
+    watch: options.Watch = False,
+    interval: options.Every = 1.0,
     uri: options.Uri = None,
     as_json: options.AsJson = False,
     timeout: options.Timeout = options.ANSWER_S,
@@ -106,13 +101,11 @@ def status(
     session = Session(uri, as_json, timeout)
 
     async def work(handle: Handle) -> int:
-        with Redraw(session.screen, watch) as redraw:
-            while True:
-                seen = await looked(handle, lambda: session.within(look(handle), "status"), watch)
-                redraw.frame(lambda: show(session.screen, seen))  # noqa: B023 - called at once
-                if not watch:
-                    return OK
-                await asyncio.sleep(interval)
+        async def take(_before: object) -> dict[str, Any]:
+            return await looked(handle, lambda: session.within(look(handle), "status"), watch)
+
+        await watched(session.screen, take, partial(show, session.screen), interval if watch else None)
+        return OK
 
     return session.run(work)
 

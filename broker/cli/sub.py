@@ -46,11 +46,12 @@ async def follow(handle: Handle, session: Session, prefixes: Sequence[str], coun
     """Print events until ``count`` have come (0: for ever)."""
     async with handle.subscribe(*prefixes, overflow="mark") as events:
         left = count
-        while True:
-            show(session.screen, await session.within(anext(events), "event"))
+        async for event in session.each(events, "event"):
+            show(session.screen, event)
             left -= 1
             if left == 0:
-                return OK
+                break
+    return OK
 
 
 def sub(

@@ -28,9 +28,8 @@ from broker.cli import options
 from broker.cli.exits import UsageError
 from broker.cli.screen import Screen, compact
 from broker.cli.session import Session
-from broker.cli.tracedcalls import OPEN_MAX, TracedCall, TracedCalls, glob_of
-from broker.cli.tracedevents import TracedEvents
-from broker.cli.tree import SILENT_S
+from broker.cli.traced import OPEN_MAX, TracedCall, TracedCalls, TracedEvents, TracedHop, glob_of
+from broker.cli.tree import SILENT_S, providers
 from broker.client import Handle
 from broker.errors import Overrun, RpcError
 from broker.wire.message import EVENT, NODEID_ANY, REQUEST, RESPONSE
@@ -59,7 +58,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Source(Generic[T]):
-    """Who is asked to tell.
+    """A broker or gateway that is asked to report what passes it.
 
     Attributes:
         name: for people. topic, asked, nodeid: the request of the stream.
@@ -121,16 +120,18 @@ class Traces(Generic[T]):
         if not self._waited_for:
             self._all_look_on.set()
 
-    async def next(self) -> T:
-        """What is to be printed next.
+    async def show(self, show: Callable[[T], bool], count: int) -> None:
+        """Call ``show`` with what is told, until it has returned True (printed) ``count`` times; 0: without end.
 
         Raises:
             RpcError: one of them refuses. LinkError: the link has ended.
         """
-        told = await self._told.get()
-        if isinstance(told, Exception):
-            raise told
-        return told
+        left = count
+        while left or not count:
+            told = await self._told.get()
+            if isinstance(told, Exception):
+                raise told
+            left -= show(told)
 
     async def _follow(self, source: Source[T]) -> None:
         while True:
@@ -257,31 +258,31 @@ class TraceFilter:
     payload: bool
     count: int
 
-    def wants(self, call: TracedCall) -> bool:
-        """Whether it is printed."""
-        return (call.errnum != 0 or not self.errors) and (call.ms or 0.0) >= self.slower_ms
-
-    def show(self, screen: Screen, call: TracedCall) -> None:
-        """Print it."""
+    def show(self, screen: Screen, call: TracedCall) -> bool:
+        """Print it, if it is wanted; whether it is."""
+        if (self.errors and not call.errnum) or (call.ms or 0.0) < self.slower_ms:
+            return False
         text = call.text()
         if self.payload and call.payload is not None:
             text += f"  {compact(call.payload)}"
         screen.record(call.value(), text, "red" if call.errnum else "")
+        return True
 
 
 async def watch(trace: CallTrace, screen: Screen, shown: TraceFilter) -> None:
     """Print calls until as many were printed as are wanted."""
-    left = shown.count
     async with trace:
         screen.note("trace", f"{await trace.begun()} brokers look on")
         try:
-            while left or not shown.count:
-                call = await trace.next()
-                if shown.wants(call):
-                    shown.show(screen, call)
-                    left -= 1
+            await trace.show(partial(shown.show, screen), shown.count)
         finally:
             screen.note("trace", trace.seen.summary())
+
+
+def show_hop(screen: Screen, hop: TracedHop) -> bool:
+    """Print what became of an event at one place."""
+    screen.record(hop.value(), hop.text(), "red" if hop.lost else "")
+    return True
 
 
 async def watch_events(
@@ -315,26 +316,17 @@ async def watch_events(
         else:
             note(f"{many} of {all_of_them} brokers and gateway processes look on")
         try:
-            left = count
-            while left or not count:
-                hop = await traces.next()
-                screen.record(hop.value(), hop.text(), "red" if hop.lost else "")
-                left -= 1
+            await traces.show(partial(show_hop, screen), count)
         finally:
             note(seen.summary())
 
 
 async def gateway_processes(handle: Handle) -> list[tuple[str, int]]:
     """The names of the processes of gateways, and where each is; none, where rank 0 does not know."""
-    try:
-        services = (await handle.rpc("service.providers", nodeid=0)).json()["services"]
-    except RpcError as error:
-        if error.errno not in (errno.ENOSYS, errno.EHOSTUNREACH):
-            raise
-        return []
+    known = await providers(handle)
     return [
         (name, rank)
-        for name, ranks in sorted(services.items())
+        for name, ranks in sorted(known["services"].items() if known else ())
         if name.startswith("gateway-")
         for rank in ranks
     ]

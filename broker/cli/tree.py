@@ -3,17 +3,21 @@
 Each broker answers for itself and its direct children only (``overlay.health``), so the tree is walked level by
 level. What is below a lost child is known from the shape alone. A broker is silent that does not answer within
 ``SILENT_S``, though its parent has not lost it yet; of what is below it nothing can be heard.
+
+Hosts come in one text: ``node[0-3,8],login`` (RFC 29, "Hostlist Format").
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.cli import hostlist
 from broker.cli.screen import duration
+from broker.cli.session import at_each
 from broker.client import Handle
 from broker.errors import RpcError
 
@@ -21,8 +25,6 @@ GONE: Final = ("lost", "offline")
 """Status of a broker that cannot be asked."""
 SILENT: Final = "silent"
 SILENT_S: Final = 2.0
-ASKED_AT_ONCE: Final = 64
-"""Brokers asked at the same time: enough to hide the way, few enough to spare rank 0."""
 STYLES: Final = {
     "full": "green",
     "partial": "yellow",
@@ -84,22 +86,21 @@ async def fetch(handle: Handle) -> Member:
     Raises:
         RpcError: rank 0 does not answer such questions. LinkError: the link ended.
     """
-    names = hostlist.expand(await handle.attr("hostlist"))
+    names = expand_hosts(await handle.attr("hostlist"))
     shape = (await handle.rpc("overlay.topology", {"rank": 0}, nodeid=0)).json()
     root = from_shape(shape, names)
-    few = asyncio.Semaphore(ASKED_AT_ONCE)
     level = [root]
     while level:
-        await asyncio.gather(*(_ask(handle, member, few) for member in level))
+        await at_each(level, lambda member: _ask(handle, member))
         below = [child for member in level if member.status != SILENT for child in member.children]
         level = [member for member in below if member.status not in GONE]
     return root
 
 
-async def _ask(handle: Handle, member: Member, few: asyncio.Semaphore) -> None:
+async def _ask(handle: Handle, member: Member) -> None:
     """Take in what a broker says of itself and its children."""
     try:
-        async with few, asyncio.timeout(SILENT_S):
+        async with asyncio.timeout(SILENT_S):
             health = (await handle.rpc("overlay.health", nodeid=member.rank)).json()
     except TimeoutError:
         member.status, member.since_s = SILENT, None
@@ -136,6 +137,20 @@ def _inherit(member: Member) -> None:
             _inherit(child)
 
 
+async def providers(handle: Handle) -> dict[str, Any] | None:
+    """What rank 0 knows of the services of clients (``service.providers``); None where it does not know, or is away.
+
+    Raises:
+        RpcError: it refuses.
+    """
+    try:
+        return (await handle.rpc("service.providers", nodeid=0)).json()
+    except RpcError as error:
+        if error.errno not in (errno.ENOSYS, errno.EHOSTUNREACH):
+            raise
+        return None
+
+
 def drawn(member: Member, first: str = "", rest: str = "") -> Iterator[tuple[str, Member]]:
     """(branches, member) for each line of the tree from ``member`` down.
 
@@ -154,3 +169,46 @@ def count(member: Member) -> dict[str, int]:
     for _, each in drawn(member):
         counts[each.status] = counts.get(each.status, 0) + 1
     return counts
+
+
+HOSTS_MAX = 1 << 22
+"""Names that one text may stand for: a short text can name four thousand million."""
+
+_WORD = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_RUN = re.compile(r"\[([^\]]*)\]")
+
+
+def expand_hosts(text: str) -> list[str]:
+    """The names by rank; words that are no hostlist stay as they are.
+
+    >>> expand_hosts("node[08-10,12],login")
+    ['node08', 'node09', 'node10', 'node12', 'login']
+    """
+    names: list[str] = []
+    for word in _WORD.findall(text):
+        for name in _word(word):
+            names.append(name)
+            if len(names) >= HOSTS_MAX:
+                return names
+    return names
+
+
+def _word(word: str) -> Iterator[str]:
+    found = _RUN.search(word)
+    if found is None:
+        yield word
+        return
+    head, tail = word[: found.start()], word[found.end() :]
+    for number in _numbers(found[1]):
+        for rest in _word(tail):
+            yield f"{head}{number}{rest}"
+
+
+def _numbers(runs: str) -> Iterator[str]:
+    for run in runs.split(","):
+        low, dash, high = run.partition("-")
+        if not dash or not (low.isdecimal() and high.isdecimal()):
+            yield run
+            continue
+        for number in range(int(low), min(int(high), int(low) + HOSTS_MAX) + 1):
+            yield str(number).zfill(len(low))

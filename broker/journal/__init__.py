@@ -6,12 +6,11 @@
 ``tap``       the corridor's end: records as they pass, peers by number, chunks at the end of a batch
 ``feed``      a tap with its recorder on an event loop, for processes that record beside their own work
 ``premises``  what must be there before a writer is started
-``child``     the process that writes, seen from the one that records: socket pair, process, one descriptor
+``child``     the processes that write and ship, seen from the one that records: socket pair, process, one descriptor
 ``recorder``  chunks to the process that writes; bounded, never waiting; what it sheds is counted
 ``crc``       the CRC of a block, by isa-l where it is there
 ``stores``    a store of segments that a URL names, through pyarrow
 ``shipping``  sealed segments to a store, each once; a process of its own where a broker asks for it
-``shipment``  that process, seen from its broker
 ``samples``   what a recorder has to tell, as Prometheus is told
 ``writer/``   that process: chunks -> blocks -> segments; rotation, retention, recovery, a full disk
 ``reading/``  segments -> blocks -> records (plain Python) or columns (numpy); verification, following

@@ -47,7 +47,7 @@ class JournalOptions(Struct, frozen=True, kw_only=True):
     sync_s: float = 1.0
 
     keep_bytes: int | None = None
-    """Oldest segments of this writer are deleted above this size; 0 keeps all, None: see `retention.fair_share`."""
+    """Oldest segments of this writer are deleted above this size; 0 keeps all, None: see `recovery.fair_share`."""
 
     keep_s: float = 0.0
     """Segments of this writer are deleted at this age; 0 keeps all."""

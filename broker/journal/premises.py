@@ -91,12 +91,12 @@ class Lock:
             raise obstacle(text, errno.EBUSY)
 
     def close(self) -> None:
-        """Let another one write, unless a process that inherited the lock still holds it."""
+        """Release the lock, unless a process that inherited it still holds it."""
         os.close(self.fd)
 
 
 def _check_owner(directory: str) -> None:
-    """Payloads and credentials go there, and what is found there is believed: it must be ours alone.
+    """Check that the directory is ours alone: payloads and credentials go there, and its segments are trusted.
 
     Raises:
         ConfigError: it is somebody else's, or everybody may write there. OSError: it may not be looked at.
@@ -112,7 +112,7 @@ def _check_owner(directory: str) -> None:
 
 
 def check_version(directory: str, writer: str) -> None:
-    """Look at the newest segment of a writer.
+    """Check that this program knows the version of a writer's newest segment.
 
     Raises:
         ConfigError: a program of another version wrote it: to go on behind it, or to mend it, would spoil it.
@@ -140,7 +140,7 @@ def check_version(directory: str, writer: str) -> None:
 
 
 def _free(lock: int, deadline: float) -> bool:
-    """Whether nobody holds the lock, or lets it go in time."""
+    """Take the lock; False when another process still holds it at the deadline."""
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,14 +20,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from broker import interpreter
 from broker.backoff import Backoff
 from broker.journal import premises
-from broker.journal.child import Child
+from broker.journal.child import Child, Shipment
 from broker.journal.marks import (
     CAPTURE_OFF,
     CHUNK_HEAD,
@@ -41,9 +41,6 @@ from broker.journal.marks import (
 )
 from broker.journal.options import JournalOptions
 from broker.obstacles import obstacle
-
-if TYPE_CHECKING:
-    from broker.journal.shipment import Shipment
 
 log = logging.getLogger("headgate")
 
@@ -81,14 +78,14 @@ class Figures(NamedTuple):
 
 class _Chunk(NamedTuple):
     skipped: int
-    """Records shed just before it."""
+    """Number of records shed just before this chunk."""
     records: int
     size: int
     pieces: list[bytes]
 
 
 class Recorder:
-    """A writer's master. Belongs to one thread.
+    """Starts, feeds and replaces one writer. Belongs to one thread.
 
     Args:
         options: what the writer is to do; an empty ``run`` gets a uuid. on_state: told of each new ``state``.
@@ -150,15 +147,13 @@ class Recorder:
             text = f"the journal's writer cannot be started: {error.strerror}"
             raise obstacle(text, error) from error
         if self.options.ship_to and self._shipment is None:
-            from broker.journal.shipment import Shipment
-
             self._shipment = Shipment(self.options)
         self._enter("on")
         self._send()
 
     def stop(self, reason: str = "") -> None:
-        """Capture is off: what the socket does not take at once is shed; the writer writes what it has and ends, and
-        ``poll`` hears what it says of that.
+        """Turn capture off. Chunks that the socket does not take at once are shed; the writer writes what it has and
+        ends, and ``poll`` reads its last reports.
         """
         if self.state == "on":
             self._send()
@@ -168,7 +163,7 @@ class Recorder:
             self._enter(f"off: {reason}" if reason else "off")
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """The end: send all, wait until the writer has written it and ended; kill it at the deadline."""
+        """Send everything, wait until the writer has written it and ended; kill the writer after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         child = self._child
         while self._unsent and child.until_writable(deadline - time.monotonic()):
@@ -193,7 +188,7 @@ class Recorder:
             self._enter("off")
 
     def _see_off(self, deadline: float) -> bool:
-        """Hear the last reports of a writer that was told that this was all; False when it has not ended in time."""
+        """Read the last reports of a writer that was told to end; False when it has not ended at the deadline."""
         child = self._child
         while child.connected and child.until_readable(deadline - time.monotonic()):
             self._hear()
@@ -214,12 +209,12 @@ class Recorder:
 
     @property
     def waiting(self) -> bool:
-        """``poll`` has to be called again: chunks wait here, or a writer has to be replaced."""
+        """Whether ``poll`` has to be called again: chunks wait here, or a writer has to be replaced."""
         return self.state == "on" and (self._unsent or not self._child.connected)
 
     @property
     def gone(self) -> bool:
-        """No writer's process is there: ``start`` would not have to wait for one."""
+        """Whether no writer runs, so that ``start`` need not wait for the end of one."""
         return self._child.gone
 
     @property
@@ -229,7 +224,7 @@ class Recorder:
 
     @property
     def figures(self) -> Figures:
-        """All counts."""
+        """All counts since the recorder was made."""
         counts = (self._handed, self._written, self._shed, self._lost, self._restarts)
         return Figures(*counts, self._waiting_bytes, self._disk_bytes)
 
@@ -240,9 +235,9 @@ class Recorder:
     # -- chunks --------------------------------------------------------------------------------
 
     def hand(self, items: list[bytes], records: int) -> None:
-        """One chunk: marks and frames, already dated; never waits, never raises.
+        """Send or queue one chunk of marks and frames that are dated already; never waits, never raises.
 
-        It is shed when capture is off, or when others wait and the queue is full.
+        The chunk is shed when capture is off, or when others wait and the queue is full.
         """
         self._handed += records
         if self.state != "on":
@@ -398,13 +393,13 @@ class Recorder:
             log.error(text, self.options.directory, reason, self._lost - before)
 
     def _count_lost(self) -> None:
-        """No writer is left that may put on disk what was sent: all that was neither written nor shed is lost."""
+        """Count as lost whatever was neither written nor shed: no writer is left that could write it."""
         waiting = sum(chunk.records for chunk in self._queue)
         self._lost = max(self._lost, self._handed - self._shed - self._written - waiting)
         self._accounted = self._number
 
     def _lose_writer(self) -> None:
-        """Its end of the pair is closed, and it did not say why."""
+        """Prepare to replace a writer that closed its end without a reason; give up after several failed starts."""
         child = self._child
         child.hang_up()
         if self._closing:
@@ -424,12 +419,12 @@ class Recorder:
                 self._enter("off: the writer does not start")
 
     def _give_up(self) -> None:
-        """Hang up, which ends the writer; what waits is shed."""
+        """End the writer by hanging up, and shed all chunks that wait."""
         self._child.hang_up()
         self._drop_queue()
 
     def _drop_queue(self) -> None:
-        """What waits is shed."""
+        """Shed all chunks that wait."""
         self._drop_rest()
         self._shed += sum(chunk.records for chunk in self._queue)
         self._skip += sum(chunk.skipped + chunk.records for chunk in self._queue)
@@ -438,6 +433,6 @@ class Recorder:
         self._waiting_bytes = 0
 
     def _drop_rest(self) -> None:
-        """A chunk of which the writer got a part stays incomplete; its numbers are used up."""
+        """Drop the rest of a chunk that the writer got in part; the numbers of its records stay used."""
         self._waiting_bytes -= len(self._rest)
         self._rest = memoryview(b"")

@@ -134,9 +134,9 @@ class Replay:
         self._topics = topics
         self._as_owner = as_owner
         self._refused = refused
-        self._role_of: RoleOf = role_of or _no_role
+        self._role_of: RoleOf = role_of or (lambda _record: "")
         self._answer_s = answer_s
-        self._progress: Callable[[Outcome], object] = progress or _silent
+        self._progress: Callable[[Outcome], object] = progress or (lambda _outcome: None)
         self._waiting: set[asyncio.Task[int]] = set()
         self._tags: OrderedDict[tuple[str | None, int | None], int] = OrderedDict()
         self._skipped: Counter[str] = Counter()
@@ -157,7 +157,8 @@ class Replay:
                     self._skipped[why] += 1
                 else:
                     await self._one(record)
-            await self._wait_for_answers()
+            if self._waiting:
+                await asyncio.wait(self._waiting, timeout=self._answer_s)
         finally:
             for task in self._waiting:
                 task.cancel()
@@ -284,10 +285,6 @@ class Replay:
         else:
             self.outcome.ok += 1
 
-    async def _wait_for_answers(self) -> None:
-        if self._waiting:
-            await asyncio.wait(self._waiting, timeout=self._answer_s)
-
 
 def refused_then(records: Iterable[Record]) -> frozenset[int]:
     """Numbers of the requests that were refused with EPERM, of one writer, in order.
@@ -317,14 +314,6 @@ def refused_then(records: Iterable[Record]) -> frozenset[int]:
         if answered or not open_ones:
             del waiting[key]
     return frozenset(refused)
-
-
-def _no_role(_record: Record) -> str:
-    return ""
-
-
-def _silent(_outcome: Outcome) -> None:
-    return
 
 
 async def _errnum(answer: Awaitable[int]) -> int:

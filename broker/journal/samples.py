@@ -1,4 +1,4 @@
-"""What a recorder has to tell, as Prometheus is told."""
+"""The figures of a recorder as samples for Prometheus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIGURES: Final = (
 
 
 def samples(recorder: Recorder, family: str = "journal") -> list[Sample]:
-    """Whether it records, what it was handed, and what became of that.
+    """Samples of a recorder of this process: whether it records, and its counts.
 
     Args:
         recorder: of one writer.
@@ -46,7 +46,7 @@ def samples(recorder: Recorder, family: str = "journal") -> list[Sample]:
 def samples_of(
     state: str, figures: Mapping[str, int], family: str, labels: Mapping[str, str] | None = None
 ) -> list[Sample]:
-    """The same of a recorder in another process.
+    """Samples of a recorder in another process.
 
     Args:
         state: of the recorder.

@@ -24,9 +24,9 @@ from broker.errors import ConfigError
 from broker.journal.layout import HEADER_BYTES
 from broker.journal.options import JournalOptions
 from broker.journal.reading.segments import listing, live_writers
-from broker.journal.stores import Store
+from broker.journal.stores import Store, line_of
 from broker.loglines import Stderr
-from broker.secret import SecretPlace, convert_secret, masked
+from broker.secret import convert_secret, masked
 
 log = logging.getLogger("headgate")
 
@@ -144,11 +144,9 @@ class Shipper:
             except FileNotFoundError:
                 self._there = {}  # nothing yet
             if not self.counts.segments:  # looked at again behind a failure, it holds what was sent from here
-                self.counts.there = len(self._there.keys() & self._names())
+                own = {os.path.basename(path) for path, *_ in listing(self._directory, self._writer)}
+                self.counts.there = len(self._there.keys() & own)
         return self._there
-
-    def _names(self) -> set[str]:
-        return {os.path.basename(path) for path, _writer, _first in listing(self._directory, self._writer)}
 
     def _sealed(self, quiet_s: float) -> list[Local]:
         """What does not grow any more: all but the newest of a writer that is at work."""
@@ -205,14 +203,10 @@ class Shipper:
             except OSError as error:
                 self.counts.failures += 1
                 seconds, url = backoff.after(), self._store.url
-                log.warning("journal: %s: %s; again in %g s", masked(url), _line(error, url), seconds)
+                log.warning("journal: %s: %s; again in %g s", masked(url), line_of(error, url), seconds)
                 self._there = None  # what became of it is asked
             if wait(seconds):
                 return
-
-
-def _line(error: Exception, url: str) -> str:
-    return " ".join(SecretPlace(url).masked_in(str(error)).split())[:300]
 
 
 def main() -> int:
@@ -235,7 +229,7 @@ def main() -> int:
             time.sleep(0.1)
         shipper.round()
     except (ConfigError, OSError) as error:
-        log.error("journal: shipping to %s ends: %s", masked(url), _line(error, url))
+        log.error("journal: shipping to %s ends: %s", masked(url), line_of(error, url))
         return 1
     return 0
 

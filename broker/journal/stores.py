@@ -25,10 +25,10 @@ from broker.secret import SecretPlace, masked
 AHEAD_BYTES: Final = 256 << 10
 """Read at once where less was asked for: a request takes tens of milliseconds, whatever its size."""
 COPY_BYTES: Final = 8 << 20
-"""Sent or read back at once."""
+"""How much of a file is sent or read back at a time."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _UNFINISHED: Final = ".part"
-"""Behind the name of what is not whole yet."""
+"""Suffix of the name of an upload that is not complete yet."""
 
 
 def is_url(place: str) -> bool:
@@ -62,13 +62,13 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         opened: tuple[Any, str] = fs.FileSystem.from_uri(url)
     except (ValueError, OSError) as error:  # an unknown scheme, a host that is missing, no libhdfs
-        text = SecretPlace(url).masked_in(_line(error))
-        raise ConfigError(f"{masked(url)}: {text}") from None
+        raise ConfigError(f"{masked(url)}: {line_of(error, url)}") from None
     return opened
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:500]
+def line_of(error: Exception, url: str) -> str:
+    """What a store or pyarrow said, in one line and without the secrets in its ``url``."""
+    return " ".join(SecretPlace(url).masked_in(str(error)).split())[:500]
 
 
 class StoredFile:
@@ -86,11 +86,11 @@ class StoredFile:
         self._ahead_at = 0
 
     def size(self) -> int:
-        """Bytes when it was opened: what is in a store does not grow."""
+        """Size of the file when it was opened, bytes: files in a store do not grow."""
         return self._size
 
     def read(self, size: int, offset: int) -> bytes:
-        """So many bytes from there on, fewer where the file ends."""
+        """Read ``size`` bytes at ``offset``, fewer where the file ends."""
         if size >= AHEAD_BYTES:
             data: bytes = self._file.read_at(size, offset)
             return data
@@ -100,11 +100,11 @@ class StoredFile:
         return self._ahead[at : at + size]
 
     def deleted(self) -> bool:
-        """Whether it has no name any more."""
+        """Whether the file has been deleted."""
         return bool(self._system.get_file_info(self._path).size is None)
 
     def close(self) -> None:
-        """Give it back; again does nothing."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
 

@@ -27,9 +27,6 @@ CHUNK_NS: Final = 50_000_000
 """A chunk goes at this age."""
 FLUSH_S: Final = CHUNK_NS / 1e9
 """When the owner's timer flushes what waits: at that age, too."""
-REFUSALS_PER_S: Final = 100
-"""Links turned away that are recorded in a second, and at once after a pause; as many as a gateway reports of its
-users. The rest is counted."""
 
 
 class Tap:
@@ -125,11 +122,11 @@ class Tap:
         return number
 
     def forget(self, peer: int) -> None:
-        """The peer is gone; a writer that starts later is not told of it."""
+        """Forget a peer that is gone, so that a writer which starts later is not told of it."""
         self._peers.pop(peer, None)
 
     def _introduce(self) -> tuple[list[bytes], int]:
-        """All peers, dated: what a writer that takes over a dead one's place has to know. (items, records)"""
+        """The introductions of all peers, dated, for a writer that replaces a dead one: (items, number of records)."""
         items: list[bytes] = []
         for number, (transport, frame) in self._peers.items():
             items += (marks.mark(DICTIONARY, transport, IN, 0, number), frame)
@@ -141,12 +138,13 @@ class Tap:
 
     @property
     def waiting(self) -> bool:
-        """Something is here, or with the recorder, that is not the writer's yet."""
+        """Whether records wait here or in the recorder that the writer has not got yet."""
         return bool(self.items or self._blobs) or self.recorder.waiting
 
     def end_batch(self) -> None:
-        """A batch is over: date what it recorded; hand a chunk over when it is large or old enough. Cheap when
-        nothing was recorded.
+        """Date the records of the batch that has ended; hand a chunk over when it is large or old enough.
+
+        Cheap when nothing was recorded.
         """
         items = self.items
         if not items:
@@ -168,7 +166,7 @@ class Tap:
             self._hand()
 
     def _hand_large(self, now: int) -> None:
-        """A batch with large messages: chunk by chunk."""
+        """Hand a batch with large messages over in several chunks."""
         if self._blobs:
             self._hand()
         items = self.items[:-1]

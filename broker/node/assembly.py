@@ -174,7 +174,7 @@ class Node:
             self.settings.broker.rundir, guests=self.settings.access.allow_guest_user
         )
         if self.capture is not None:
-            self.capture.begin()
+            self.capture.begin(asyncio.get_running_loop())
         self.dispatcher.start()  # before the doors open: the first client finds everything in its place
         await self._open(self.settings.broker.local_uri or "", self.options)
         for entry in self.settings.listen:

@@ -5,7 +5,7 @@
     Router, Events --add--> Tap --end_batch, at the end of a batch--> Recorder --> the process that writes
     attach, depart ------> peers (DICTIONARY), ``link.up``, ``link.down``
     sweep, each second --> ``drop``: events that a slow subscriber missed
-    admission, hello, keys -> ``denied.link``: peers that were turned away at connect, ``tap.REFUSALS_PER_S`` at most
+    admission, hello, keys -> ``denied.link``: peers that were turned away at connect, ``feed.REFUSALS_PER_S`` at most
     gateways --------------> refused messages of their web peers, recorded as if they had come here and been refused
 
 Refusals that were left out are a record, too: ``denied.left_out``. A gateway rations its reports itself, and says how
@@ -28,15 +28,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
+from broker.journal.feed import Feed, Loop
 from broker.journal.layout import (
-    CAPTURE,
     CURVE,
     DENIED,
-    DENIED_LINK,
     DROP,
     INPROC,
     LEFT_OUT,
@@ -49,9 +48,7 @@ from broker.journal.layout import (
     WEBSOCKET,
 )
 from broker.journal.options import JournalOptions
-from broker.journal.recorder import Figures, Recorder
-from broker.journal.tap import FLUSH_S, REFUSALS_PER_S, Tap
-from broker.rates import Ration
+from broker.journal.recorder import Figures
 from broker.routing.port import KIND_NAMES, Port
 from broker.services.context import Denial
 from broker.transport.link import Link
@@ -115,52 +112,29 @@ OUTSIDERS_MAX: Final = 256
 """Peers of gateways that have a number at a time; each refused session takes one, the oldest gives way."""
 
 
-class RecordNotice(Protocol):
-    """Something that records what is said about the broker itself."""
-
-    def __call__(self, topic: str, facts: dict[str, Any], *, peer: int = 0, **how: Any) -> None:
-        """One STATE record; ``how`` as of ``Tap.note``."""
-
-
 class Refusals:
-    """Those of one broker; to be told only while records are taken.
+    """Messages that gateways refused; to be told only while records are taken.
 
     Args:
-        tap: where flux records go. own: the broker's own port. tell: see ``RecordNotice``.
+        feed: where records go. own: the broker's own port.
     """
 
-    def __init__(self, tap: Tap, own: Port, tell: RecordNotice) -> None:
-        self._tap = tap
+    def __init__(self, feed: Feed, own: Port) -> None:
+        self._feed = feed
         self._own = own
-        self._tell = tell
-        self._ration = Ration(REFUSALS_PER_S, monotonic())
         self._outsiders: OrderedDict[tuple[str, str, str], int] = OrderedDict()
-
-    def link(self, peer: PeerInfo, errnum: int, reason: str) -> None:
-        """Somebody was turned away at connect."""
-        if not self._ration.admits(monotonic()):
-            return
-        self.tell_left_out()
-        facts: dict[str, Any] = {"address": peer.address, "uid": peer.uid, "errno": errnum, "reason": reason}
-        if peer.key:
-            facts["key"] = peer.key
-        transport = transport_by(peer.address, peer.key)
-        self._tell(DENIED_LINK, facts, direction=DENIED, reason=errnum, transport=transport)
-
-    def tell_left_out(self) -> None:
-        """Record how many links were turned away without a record; nothing when there were none."""
-        owed = self._ration.take_left_out()
-        if owed:
-            self._tell(LEFT_OUT, {"records": owed, "topic": DENIED_LINK})
 
     def message(self, denial: Denial) -> None:
         """A gateway refused a message of one of its peers."""
         peer = self._outsider(denial)
         if denial.left_out:
-            self._tell(LEFT_OUT, {"records": denial.left_out, "transport": denial.transport}, peer=peer)
+            facts = {"records": denial.left_out, "transport": denial.transport}
+            self._feed.note(STATE, LEFT_OUT, facts, peer=peer)
         frame = _message_of(denial).framed()  # first: no mark stands alone
-        self._tap.add(self._tap.mark(DENIED, peer, self._own.peer, denial.claimed, denial.errnum))
-        self._tap.add(frame)
+        tap = self._feed.tap
+        tap.add(tap.mark(DENIED, peer, self._own.peer, denial.claimed, denial.errnum))
+        tap.add(frame)
+        self._feed.date_soon()
 
     def _outsider(self, denial: Denial) -> int:
         """The number of a peer that is a gateway's."""
@@ -169,7 +143,7 @@ class Refusals:
         if not number:
             name = " ".join(word for word in (denial.address, denial.session) if word) or denial.transport
             transport = WEBSOCKET if denial.transport == "websocket" else 0
-            number = self._tap.peer(name, transport, "web", session=denial.session, address=denial.address)
+            number = self._feed.peer(name, transport, "web", session=denial.session, address=denial.address)
         self._outsiders[key] = number
         while len(self._outsiders) > OUTSIDERS_MAX:
             (_, session, address), oldest = self._outsiders.popitem(last=False)
@@ -178,8 +152,8 @@ class Refusals:
                 "cause": "closed",
                 "reason": "not heard of for long",
             }
-            self._tell(LINK_DOWN, facts, peer=oldest)
-            self._tap.forget(oldest)
+            self._feed.note(STATE, LINK_DOWN, facts, peer=oldest)
+            self._feed.forget(oldest)
         return number
 
 
@@ -200,7 +174,7 @@ LAST_WORD_S: Final = 0.5
 _STEP_S: Final = 0.01
 
 
-class Capture:
+class Capture(Feed):
     """Records the traffic of one broker; satisfies ``services.context.JournalControl``.
 
     Args:
@@ -212,15 +186,11 @@ class Capture:
 
     def __init__(self, broker: Broker, section: JournalSection) -> None:
         rank = broker.router.rank
-        options = JournalOptions(writer=f"rank{rank}", rank=rank, **section.options())
+        super().__init__(JournalOptions(writer=f"rank{rank}", rank=rank, **section.options()))
         self._broker = broker
-        self.recorder = Recorder(options, on_state=self._changed)
-        self.tap = Tap(self.recorder)
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._dropped: dict[Port, int] = {}
         self._swept_ns = 0
-        self._refusals = Refusals(self.tap, broker.own, self._tell)
+        self._refusals = Refusals(self, broker.own)
         self._switching = asyncio.Lock()
         broker.on_attached.append(self._attached)
         broker.on_departed.append(self._departed)
@@ -230,36 +200,24 @@ class Capture:
         """The recorder's own state."""
         return self.recorder.state
 
-    @property
-    def on(self) -> bool:
-        """Whether records are taken."""
-        return self.recorder.state == "on"
-
     # -- on and off ----------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin(self, loop: Loop) -> None:
         """Start the writer, then record; to be called on the loop, before the doors open.
 
         Raises:
             ConfigError: the journal cannot be written.
         """
-        self._loop = asyncio.get_running_loop()
-        self.recorder.start()
-        self._loop.add_reader(self.recorder.fileno(), self._hear)
+        super().begin(loop)
         self._record()
 
-    def end(self) -> None:
+    def end(self, reason: str = "the broker leaves") -> bool:
         """Write what is there and let the writer end; harmless twice, and before ``begin``."""
-        if self._loop is None:
-            return
-        if self.on:
-            self._refusals.tell_left_out()
-            self._tell(CAPTURE, {"state": "off", "reason": "the broker leaves"})
-        self._unplug()
-        self.tap.flush()
-        self._loop.remove_reader(self.recorder.fileno())
-        self._loop = None
-        self.recorder.close(SETTLE_S)
+        begun = super().end(reason)
+        if begun:
+            self._broker.record(None, None)
+            self.recorder.close(SETTLE_S)
+        return begun
 
     async def start(self) -> None:
         """Record again; nothing when it does.
@@ -269,16 +227,17 @@ class Capture:
         """
         async with self._switching:
             self._check_staying()
-            if self.on:
+            if self.active:
                 return
             gone = await self._within(SETTLE_S, lambda: self.recorder.gone)
             self._check_staying()
             if not gone:
                 raise ConfigError(
-                    f"journal {self.recorder.options.directory}: the former writer is still at work",
+                    f"journal {self._options.directory}: the former writer is still at work",
                     errno.EBUSY,
                 )
             self.recorder.start()
+            self._tell_on()
             self._record()
 
     def _check_staying(self) -> None:
@@ -289,15 +248,14 @@ class Capture:
     async def stop(self, reason: str = "") -> None:
         """Write what is there, then record no more; nothing when it does not."""
         async with self._switching:
-            if not self.on:
+            if not self.active:
                 return
-            self._refusals.tell_left_out()
-            self._tell(CAPTURE, {"state": "off", "reason": reason or "asked to"})
-            self._unplug()
+            self._tell_off(reason or "asked to")
+            self._broker.record(None, None)
             self.tap.flush()
-            if not await self._within(SETTLE_S, lambda: not (self.on and self.tap.waiting)):
+            if not await self._within(SETTLE_S, lambda: not (self.active and self.tap.waiting)):
                 log.warning("journal: %d bytes were not written in time", self.figures.waiting_bytes)
-            await self._within(self.recorder.options.block_s + LAST_WORD_S, self._all_written)
+            await self._within(self._options.block_s + LAST_WORD_S, self._all_written)
             self.recorder.stop(reason)
             await self._within(SETTLE_S, lambda: self.recorder.gone)
 
@@ -314,67 +272,30 @@ class Capture:
     def _all_written(self) -> bool:
         """Whether the writer has reported everything as written: it does so behind each block."""
         figures = self.figures
-        return not self.on or figures.written >= figures.handed - figures.shed - figures.lost
+        return not self.active or figures.written >= figures.handed - figures.shed - figures.lost
 
     def _record(self) -> None:
         """The writer is there: tell it who is who, then plug the tap in."""
-        options = self.recorder.options
-        log.info("journal: %s records into %s", options.writer, options.directory)
-        self._tell(CAPTURE, {"state": "on", "capture": options.capture, "payload": options.payload})
+        log.info("journal: %s records into %s", self._options.writer, self._options.directory)
         self._swept_ns = time.time_ns()
         for port in self._broker.router.ports:
             if not port.peer:
                 self._introduce(port)
             if port.link is not None:
                 self._dropped[port] = port.link.outbox.dropped_events
-        self._broker.record(self.tap, self._end_batch)
-        self._arm()
+        self._broker.record(self.tap, self.end_batch)
 
-    def _unplug(self) -> None:
-        self._broker.record(None, None)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _changed(self, state: str) -> None:
+    def _state(self, state: str) -> None:
         """The recorder's state changed, perhaps in the middle of a batch: act on it behind that."""
-        if state != "on" and self._loop is not None:
+        super()._state(state)
+        if not self.active and self._loop is not None:
             self._loop.call_soon(self._fell_off)
 
     def _fell_off(self) -> None:
         """Capture ended by itself, and the recorder has said why."""
-        if not self.on and self._loop is not None:
-            self._unplug()
+        if not self.active and self._loop is not None:
+            self._broker.record(None, None)
             self.tap.flush()
-
-    # -- handing over --------------------------------------------------------------------------
-
-    def _end_batch(self) -> None:
-        """A batch is over."""
-        self.tap.end_batch()
-        if self._timer is None and self.tap.waiting:
-            self._arm()
-
-    def _arm(self) -> None:
-        if self._loop is not None and self._timer is None:
-            self._timer = self._loop.call_later(FLUSH_S, self._flush)
-
-    def _hear(self) -> None:
-        """The writer said something, or died, which nobody else might notice for long; or it takes more."""
-        self.recorder.poll()
-        if self.on and self.tap.waiting:
-            self._arm()
-
-    def _flush(self) -> None:
-        self._timer = None
-        self.tap.flush()
-        if self.on and self.tap.waiting:
-            self._arm()
-
-    def _tell(self, topic: str, facts: dict[str, Any], *, peer: int = 0, **how: Any) -> None:
-        """Record something about the broker itself."""
-        self.tap.note(STATE, topic, facts, peer=peer, **how)
-        self._arm()
 
     # -- peers ---------------------------------------------------------------------------------
 
@@ -389,21 +310,21 @@ class Capture:
             facts["rank"] = port.rank
         if port.link is not None:
             facts |= known_of(port.link.peer)
-        port.peer = self.tap.peer(port.name, transport_of(port.link), KIND_NAMES[port.kind], **facts)
+        port.peer = self.peer(port.name, transport_of(port.link), KIND_NAMES[port.kind], **facts)
 
     def _attached(self, port: Port) -> None:
-        if self.on:
+        if self.active:
             self._introduce(port)
-            self._tell(LINK_UP, {"peer": port.name, "role": KIND_NAMES[port.kind]}, peer=port.peer)
+            self.note(STATE, LINK_UP, {"peer": port.name, "role": KIND_NAMES[port.kind]}, peer=port.peer)
 
     def _departed(self, port: Port, error: LinkError) -> None:
         # counted before the record of the end, so that all drops of a link stand in front of it
-        if port.peer and self.on:
+        if port.peer and self.active:
             self._sweep_port(port)
-            self._tell(LINK_DOWN, link_down_facts(port, error), peer=port.peer)
+            self.note(STATE, LINK_DOWN, link_down_facts(port, error), peer=port.peer)
         self._dropped.pop(port, None)
         if port.peer:
-            self.tap.forget(port.peer)
+            self.forget(port.peer)
             port.peer = 0
 
     # -- what is lost on the way, and who was not let in -----------------------------------------
@@ -412,9 +333,9 @@ class Capture:
         """Called now and then: record the events that slow subscribers missed since the last time, and how many were
         turned away without a record.
         """
-        if not self.on:
+        if not self.active:
             return
-        self._refusals.tell_left_out()
+        self.tell_left_out()
         for port in self._broker.router.ports:
             if port.link is not None:
                 self._sweep_port(port)
@@ -426,18 +347,20 @@ class Capture:
         if missed:
             self._dropped[port] = dropped
             facts = {"peer": port.name, "events": missed, "since_ns": self._swept_ns}
-            self._tell(DROP, facts, peer=port.peer)
+            self.note(STATE, DROP, facts, peer=port.peer)
 
     def refused(self, peer: PeerInfo, errnum: int, reason: str) -> None:
         """Somebody was turned away at connect."""
-        if self.on:
-            self._refusals.link(peer, errnum, reason)
+        if self.active:
+            facts = {"address": peer.address, "uid": peer.uid, "errno": errnum, "reason": reason}
+            if peer.key:
+                facts["key"] = peer.key
+            self.note_refused(facts, errnum, transport_by(peer.address, peer.key))
 
     def denied(self, denial: Denial) -> None:
         """A gateway refused a message of one of its peers: recorded as if it had come to us and been refused."""
-        if self.on:
+        if self.active:
             self._refusals.message(denial)
-            self._arm()
 
     # -- views ---------------------------------------------------------------------------------
 
@@ -448,13 +371,13 @@ class Capture:
 
     def status(self) -> Mapping[str, Any]:
         """The answer of ``journal.status``: state, place, what is recorded, counts."""
-        options = self.recorder.options
+        options = self._options
         return {
             "state": self.state,
             "directory": options.directory,
             "writer": options.writer,
             "rank": options.rank,
-            "run": options.run,
+            "run": self.recorder.options.run,
             "pid": self.recorder.pid,
             "capture": options.capture,
             "payload": options.payload,

@@ -22,7 +22,7 @@ from broker.transport.link import DescriptorReserve, Flusher, Options
 from broker.transport.outbox import OutboxLimits
 
 if TYPE_CHECKING:
-    from broker.settings.limits import LimitsSection
+    from broker.settings.schema import LimitsSection
 
 log = logging.getLogger("headgate")
 

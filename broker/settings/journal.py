@@ -5,6 +5,7 @@ oslo) follow the same section under writer names of their own.
 """
 
 import os
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec import Meta, Struct, field
 
 from broker.home import state_folder
 from broker.secret import SecretPlace
-from broker.settings.ranges import Seconds, Text
+from broker.settings.values import Problem, Seconds, Text, saw
 
 SEGMENT_MIN_BYTES = 64 * 1024
 """Smaller segments would hold little but their headers and the peers repeated in each."""
@@ -89,3 +90,23 @@ class JournalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             for each in msgspec.structs.fields(self)
             if each.name != "enabled"
         }
+
+
+def journal_problems(section: JournalSection) -> Iterator[Problem]:
+    """Yield every fault of a section whose types are right."""
+    if section.keep_bytes and section.keep_bytes < section.rotate_bytes:
+        yield saw(
+            ("journal", "keep_bytes"),
+            section.keep_bytes,
+            f"0 for all, or at least rotate_bytes, {section.rotate_bytes}: the last segment stays",
+        )
+    if section.keep_s and section.keep_s < section.rotate_s:
+        yield saw(
+            ("journal", "keep_s"), section.keep_s, f"0 for all, or at least rotate_s, {section.rotate_s:g}"
+        )
+    if section.ship_to and "://" not in section.ship_to.reveal():
+        yield saw(
+            ("journal", "ship_to"), section.ship_to, "a URL such as s3://bucket/folder or file:///mnt/folder"
+        )
+    if section.rotate_s < section.block_s:
+        yield saw(("journal", "rotate_s"), section.rotate_s, f"at least block_s, {section.block_s:g}")

@@ -5,29 +5,33 @@
 Problems of one stage are reported together: the syntax, then names and types, then the rules between fields.
 """
 
+from __future__ import annotations
+
+import contextlib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from broker.errors import ConfigError
-from broker.secret import convert_secret
-from broker.settings.assignments import assign
+from broker.secret import convert_secret, masked_in, revealed
 from broker.settings.journal import JournalSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import NfpSection
 from broker.settings.oslo import OsloSection
 from broker.settings.rules import Problem, problems
 from broker.settings.schema import Settings
-from broker.settings.shape import shape_problems
+from broker.settings.shape import shape_problems, table_struct
 from broker.settings.transport_options import rooted_options
 
 S = TypeVar("S", bound=Struct)
+W = TypeVar("W", NfpSection, OsloSection)
+_NAMES: Mapping[type, str] = {NfpSection: "nfp", OsloSection: "oslo"}
 Rules = Callable[[S], Iterable[Problem]]
 """What types cannot say: yields a `Problem` per fault of settings whose types are right."""
 
@@ -100,31 +104,59 @@ def rooted_nfp(section: NfpSection, folder: str) -> NfpSection:
     )
 
 
-def load_nfp(path: str | os.PathLike[str]) -> NfpSection:
-    """The `[nfp]` of a configuration file, which need not say anything else; the defaults where it has none.
+def load_wing(kind: type[W], path: str | os.PathLike[str] | None) -> W:
+    """The `[nfp]` or `[oslo]` of a configuration file, which need not say anything else.
+
+    Args:
+        kind: `NfpSection` or `OsloSection`.
+        path: the file; None, or a file without the section: its defaults.
 
     Raises:
         ConfigError: as of ``load``.
     """
-    return load(path).nfp or NfpSection()
+    settings = load(path) if path is not None else Settings()
+    return getattr(settings, _NAMES[kind]) or kind()
 
 
-def load_oslo(path: str | os.PathLike[str]) -> OsloSection:
-    """The `[oslo]` of a configuration file, likewise.
+def wing_settings(
+    kind: type[W],
+    path: str | os.PathLike[str] | None,
+    options: Mapping[str, Any],
+    assignments: Sequence[str],
+) -> W:
+    """The section of a wing that runs by itself: that of a file, with options on top, then each ``--set``.
+
+    Args:
+        kind: `NfpSection` or `OsloSection`.
+        path: the file; None: the defaults.
+        options: field -> what the option of its name says; only those that were given.
+        assignments: ``KEY=VALUE``, with or without ``nfp.`` or ``oslo.`` in front.
+
+    Raises:
+        ConfigError: one of them cannot be, or all of them contradict each other.
+    """
+    for name, value in options.items():
+        try:
+            msgspec.convert({name: value}, kind, dec_hook=convert_secret)
+        except msgspec.ValidationError as error:
+            option = f"--{name.replace('_', '-')} {value!r:.64}"
+            raise ConfigError(f"{option}: {str(error).partition(' - at')[0]}") from None
+    section, prefix = load_wing(kind, path), f"{_NAMES[kind]}."
+    replace = msgspec.structs.replace
+    settings = replace(Settings(), **{_NAMES[kind]: replace(section, **options)})
+    # checked once, behind all of them: an assignment may take back what an option contradicts
+    settings = apply(settings, [prefix + each.removeprefix(prefix) for each in assignments])
+    return getattr(settings, _NAMES[kind]) or section
+
+
+def load_journal(path: str | os.PathLike[str] | None, directory: str | None = None) -> JournalSection:
+    """The `[journal]` of a configuration file (None: the defaults), turned on by a ``directory`` (``--journal DIR``).
 
     Raises:
         ConfigError: as of ``load``.
     """
-    return load(path).oslo or OsloSection()
-
-
-def load_journal(path: str | os.PathLike[str]) -> JournalSection:
-    """The `[journal]` of a configuration file, likewise.
-
-    Raises:
-        ConfigError: as of ``load``.
-    """
-    return load(path).journal
+    section = load(path).journal if path is not None else JournalSection()
+    return section if directory is None else section.at(directory)
 
 
 def loads(text: str, name: str = "<text>") -> Settings:
@@ -222,3 +254,59 @@ def _syntax_error(text: str, name: str, said: str) -> str:
         return f"{name}:1: not TOML: {said}"
     line = place[1] or str(len(text.splitlines()) or 1)
     return f"{name}:{line}: not TOML: {said[: place.start()]}"
+
+
+def assign(settings: S, assignments: Sequence[str], rooted: Callable[[S, str], S]) -> S:
+    """``settings`` with each ``section.key=value`` applied, in order; of a key that is a table itself, such as
+    ``broker.attrs``, ``section.key.name=value`` sets one entry.
+
+    A section holds single values: listeners, keys and rules are lists and belong into a file. A section that is not
+    there, as ``nfp`` may be, begins with its defaults. Relative paths are ``rooted`` in the present folder.
+
+    Raises:
+        ConfigError: an unknown key or a value of the wrong type; what keys say together is for the caller to check.
+    """
+    kinds = {each.encode_name: table_struct(each.type) for each in structs.fields(settings)}
+    sections = {name: kind for name, kind in kinds.items() if kind}
+    tables: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=revealed)
+    for assignment in assignments:
+        shown = masked_in(assignment)
+        path, mark, text = assignment.partition("=")
+        section, dot, key = path.strip().partition(".")
+        if not mark or not dot:
+            raise ConfigError(f"--set: saw {shown!r}, expected section.key=value")
+        if section not in sections:
+            raise ConfigError(f"--set {shown}: no section {section!r}, expected one of {', '.join(sections)}")
+        if tables[section] is None:
+            tables[section] = msgspec.to_builtins(sections[section](), enc_hook=revealed)
+        try:
+            given = _checked(sections[section], key, text.strip())
+        except ValueError as error:
+            raise ConfigError(f"--set {shown}: {error}") from None
+        for name, value in given.items():
+            before = tables[section][name] if "." in key else None
+            tables[section][name] = {**before, **value} if before else value
+    return rooted(msgspec.convert(tables, type(settings), dec_hook=convert_secret), os.getcwd())
+
+
+def _checked(section: type[Struct], key: str, text: str) -> Mapping[str, Any]:
+    """The table of a file that would say so. A TOML value; what is none, or none of its type but a text that fits, is a
+    text, so that a shell needs no second quotes.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    name, dot, entry = key.partition(".")
+    problems: list[str] = []
+    for value in (*_values(text), text):
+        given = {name: {entry: value} if dot else value}
+        wrong = next((each.text for each in shape_problems(section, given, ()) if each.path[0] == name), None)
+        if wrong is None:
+            return given
+        problems.append(wrong)
+    raise ValueError(problems[0])
+
+
+def _values(text: str) -> Iterator[Any]:
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        yield tomllib.loads(f"value = {text}")["value"]

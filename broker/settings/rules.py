@@ -1,7 +1,8 @@
 """What types cannot say about a configuration: relations between its fields.
 
 Each rule yields a `Problem` per fault it sees, so that one run of `headgate config check` shows them all.
-A rule never opens, resolves or reads anything: a file for another machine can be checked here.
+A rule never opens, resolves or reads anything: a file for another machine can be checked here. ``closed_doors`` yields
+what is no fault and hardly meant: listeners at which nobody is ever let in.
 """
 
 import re
@@ -10,22 +11,23 @@ from collections.abc import Iterator
 
 from broker import z85
 from broker.endpoints import SHORTER_HELPS, UNIX_PATH_BYTES
-from broker.schemes import Capabilities
-from broker.settings.faults import (
+from broker.schemes import Capabilities, capabilities_of
+from broker.settings.journal import journal_problems
+from broker.settings.lines import KeyPath
+from broker.settings.nfp import nfp_problems
+from broker.settings.oslo import oslo_problems
+from broker.settings.schema import HostEntry, ListenEntry, Settings
+from broker.settings.transport_options import option_problems
+from broker.settings.values import (
     UNKNOWN,
     Problem,
     can,
     check_address,
     check_metrics,
+    check_order,
     check_uri,
     saw,
 )
-from broker.settings.journal_rules import journal_problems
-from broker.settings.lines import KeyPath
-from broker.settings.nfp_rules import nfp_problems
-from broker.settings.oslo_rules import oslo_problems
-from broker.settings.schema import HostEntry, ListenEntry, Settings
-from broker.settings.transport_options import option_problems
 
 __all__ = ["Problem", "problems"]
 
@@ -268,8 +270,9 @@ def _next_key(index: int, host: HostEntry, settings: Settings) -> Iterator[Probl
 
 
 def _limits(settings: Settings) -> Iterator[Problem]:
-    limits = settings.limits
-    for smaller, larger in (
+    yield from check_order(
+        ("limits",),
+        settings.limits,
         ("guest_message_bytes", "owner_message_bytes"),
         ("outbox_high_bytes", "response_cap_bytes"),
         ("response_cap_bytes", "broker_budget_bytes"),
@@ -277,7 +280,18 @@ def _limits(settings: Settings) -> Iterator[Problem]:
         ("guest_message_bytes", "user_budget_bytes"),
         ("user_budget_bytes", "broker_budget_bytes"),
         ("pending_per_link", "pending_total"),
-    ):
-        low, high = getattr(limits, smaller), getattr(limits, larger)
-        if low > high:
-            yield saw(("limits", smaller), low, f"at most {larger}, {high}")
+    )
+
+
+# ---------------------------------------------------------------- no fault, and hardly meant
+
+
+def closed_doors(settings: Settings) -> Iterator[str]:
+    """A line for each of ``[[listen]]`` that nobody can come in by."""
+    for number, entry in enumerate(settings.listen):
+        found, where = capabilities_of(entry.uri), f"listen[{number}] {entry.uri}: nobody is ever let in"
+        if found.proves_keys(settings.tree.curve_cert is not None):
+            if not settings.clients:
+                yield f"{where}: it wants keys, and there are no [[clients]]"
+        elif not {"uid", "user"} & {*found.proves}:
+            yield f"{where}: plaintext does not say who a peer is; set tree.curve_cert and list keys in [[clients]]"

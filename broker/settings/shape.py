@@ -8,8 +8,8 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 
 from broker.secret import HIDDEN, SecretUrl, convert_secret, masked_in
-from broker.settings.faults import Problem
 from broker.settings.lines import KeyPath
+from broker.settings.values import Problem
 
 SEEN_CHARS = 64
 """Characters of a wrong value that an error shows: enough to find it, not enough to flood a log."""

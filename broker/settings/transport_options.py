@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from broker.errors import ConfigError
 from broker.schemes import Capabilities, FilePath, capabilities_of
-from broker.settings.faults import Problem
 from broker.settings.lines import KeyPath
 from broker.settings.shape import shape_problems
+from broker.settings.values import Problem
 
 
 def typed(table: Mapping[str, Any], capabilities: Capabilities, *, strict: bool = True) -> Any:

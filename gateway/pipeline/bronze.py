@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from broker.journal.reading.damage import Damaged
-from broker.journal.reading.files import size_of
+from broker.journal.reading.segments import Damaged, size_of
 from gateway.pipeline import offsets, parts, runs, schema, spans
 from gateway.pipeline.errors import Busy, Lost, PipelineError
 from gateway.pipeline.lake import File

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.journal.layout import HEADER_BYTES
-from broker.journal.reading.files import base_name, size_of
-from broker.journal.reading.segments import listing
+from broker.journal.reading.segments import base_name, listing, size_of
 from gateway.pipeline import spans
 from gateway.pipeline.spans import Loss, Position, Span
 

@@ -20,9 +20,8 @@ from typing import Any, Final, NamedTuple
 
 from broker.journal.layout import HEADER_BYTES, VERSION
 from broker.journal.reading.blocks import Block, Damage, Damaged, SegmentFile, salvage, walk
-from broker.journal.reading.files import base_name, is_folder, size_of
-from broker.journal.reading.gaps import gaps_of
-from broker.journal.reading.segments import Segment, listing, named
+from broker.journal.reading.records import gaps_of
+from broker.journal.reading.segments import Segment, base_name, is_folder, listing, named, size_of
 from gateway.pipeline.errors import Lost, PipelineError
 
 DDL: Final = "pack string"

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.journal.layout import DICTIONARY, HEADER_BYTES, KIND_AT
 from broker.journal.reading.blocks import Block, salvage
-from broker.journal.reading.files import base_name
-from broker.journal.reading.segments import listing, named
+from broker.journal.reading.segments import base_name, listing, named
 from gateway import delta
 from gateway.pipeline import offsets, spans
 from gateway.pipeline.warehouse import Warehouse

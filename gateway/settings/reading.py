@@ -15,10 +15,9 @@ from pathlib import Path
 import msgspec
 
 from broker.secret import SecretPlace, revealed
-from broker.settings.assignments import assign
-from broker.settings.faults import check_key
-from broker.settings.reading import check_by, loads_as, text_of
+from broker.settings.reading import assign, check_by, loads_as, text_of
 from broker.settings.transport_options import rooted_options
+from broker.settings.values import check_key
 from gateway.settings.rules import problems
 from gateway.settings.schema import GatewaySettings, ListenEntry
 

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from broker.endpoints import Endpoint
 from broker.schemes import capabilities_of
 from broker.secret import masked
-from broker.settings.faults import check_address, saw
 from broker.settings.lines import KeyPath
 from broker.settings.rules import Problem
 from broker.settings.transport_options import option_problems
+from broker.settings.values import check_address, check_order, saw
 from gateway.settings.addresses import KEYS, WEB, expected_origin, is_keys_address, is_web_address, place_of
 from gateway.settings.redis_url import fault_of
 from gateway.settings.schema import GatewaySettings, ListenEntry
@@ -268,14 +268,12 @@ def _history(settings: GatewaySettings) -> Iterator[Problem]:
 
 
 def _limits(settings: GatewaySettings) -> Iterator[Problem]:
-    limits = settings.limits
-    for smaller, larger in (
+    yield from check_order(
+        ("limits",),
+        settings.limits,
         ("preauth_bytes", "message_bytes"),
         ("message_bytes", "budget_bytes"),
         ("outbox_bytes", "budget_bytes"),
         ("response_bytes", "budget_bytes"),
         ("connections_per_user", "connections"),
-    ):
-        low, high = getattr(limits, smaller), getattr(limits, larger)
-        if low > high:
-            yield saw(("limits", smaller), low, f"at most {larger}, {high}")
+    )

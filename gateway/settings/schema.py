@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, field
 
 from broker.home import state_folder
 from broker.secret import SecretPlace, SecretUrl
-from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
+from broker.settings.values import Bytes, Count, Seconds, Text, Userid
 
 RoleName = Literal["owner", "user", "admin"]
 Algorithm = Literal["Ed25519", "EdDSA", "RS256", "ES256"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gateway
-from broker.cli import hostlist
+from broker.cli.tree import expand_hosts
 from broker.rfc6455 import reconnects
 from broker.wire import message as wire
 from broker.wire.framing import Splitter, frame
@@ -307,4 +307,4 @@ def test_a_connection_that_is_lost_again_at_once_is_a_failed_attempt(node):
 def test_host_lists(node):
     texts = ["vm", "node[0-3]", "node[08-11,2],login", "a[0-1]b[0-1]", ""]
     found = run(node, *({"doing": "hosts", "text": text} for text in texts))
-    assert found == [hostlist.expand(text) for text in texts]
+    assert found == [expand_hosts(text) for text in texts]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from broker.cli.hops import NONCE, Trace, hops_of
+from broker.cli.ping import NONCE, Trace, hops_of
 from broker.errors import LinkRefused, RpcError
 from broker.transport import curve
 from tests.interop.mixed import Mixed

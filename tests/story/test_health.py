@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from broker.cli import probing
+from broker.cli.health import ask_broker
 from broker.wire.message import request, response
 from tests.live.brokers import eventually, one_broker, tree
 from tests.live.gateways import gateway_process
@@ -35,7 +35,7 @@ def codes(option, place, *more):
 def at(rank):
     """The same of a broker."""
     questions = ("live", "ready")
-    return tuple(asyncio.run(probing.ask_broker(rank.uri, question, 2.0)).code for question in questions)
+    return tuple(asyncio.run(ask_broker(rank.uri, question, 2.0)).code for question in questions)
 
 
 @pytest.mark.patient

@@ -20,8 +20,7 @@ from broker import interpreter
 from broker.extras import install
 from broker.journal import marks
 from broker.journal.layout import FLUX, STATE
-from broker.journal.reading.contents import contents
-from broker.journal.reading.verify import verify
+from broker.journal.reading.verify import contents, verify
 from tests.tables import for_each
 from tests.unit.journal.writer.plain import T0, Chunk, block_at, calls, encoded, header, options, rows, tags
 

@@ -13,7 +13,7 @@ from broker.settings import (
     TaskEntry,
     check,
     load,
-    load_nfp,
+    load_wing,
     loads,
     read,
 )
@@ -99,12 +99,12 @@ def test_the_folder_follows_the_environment(monkeypatch):
 def test_files_are_taken_from_beside_the_configuration(tmp_path):
     file = tmp_path / "nfp.toml"
     file.write_text("[nfp]\nbase_dir = 'state'\nkey_secret = 'k'\ninventory = '/etc/i.yaml'\nfiles = ''\n")
-    section = load_nfp(file)
+    section = load_wing(NfpSection, file)
     assert section == load(file).nfp
     assert (section.base_dir, section.key_secret) == (f"{tmp_path}/state", f"{tmp_path}/k")
     assert (section.inventory, section.files) == ("/etc/i.yaml", "")
     file.write_text("[broker]\nrank = 0\n")
-    assert load_nfp(file) == NfpSection()
+    assert load_wing(NfpSection, file) == NfpSection()
 
 
 # ---------------------------------------------------------------- what is wrong

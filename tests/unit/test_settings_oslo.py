@@ -20,7 +20,7 @@ from broker.settings import (
     Settings,
     check,
     load,
-    load_oslo,
+    load_wing,
     loads,
     read,
 )
@@ -85,10 +85,10 @@ def test_everything_is_read():
 def test_the_certificate_is_taken_from_beside_the_configuration(tmp_path):
     file = tmp_path / "oslo.toml"
     file.write_text("[oslo]\ncurve_cert = 'c'\n")
-    assert load_oslo(file) == load(file).oslo
-    assert load_oslo(file).curve_cert == f"{tmp_path}/c"
+    assert load_wing(OsloSection, file) == load(file).oslo
+    assert load_wing(OsloSection, file).curve_cert == f"{tmp_path}/c"
     file.write_text("[broker]\nrank = 0\n")
-    assert load_oslo(file) == OsloSection()
+    assert load_wing(OsloSection, file) == OsloSection()
 
 
 @for_each("host", ["", "127.0.0.9", "::1", "localhost"])

@@ -8,15 +8,15 @@
     ship     sealed segments to a store: S3, GCS, HDFS, a mount
     status   what a running broker records
 
-All but ``status`` and ``replay`` read files and need no broker. Beside the verbs: ``given`` reads options, ``lines``
-writes a record as a line or as JSON, ``wanted`` is the filter, ``sending`` how a replay uses a connection.
+All but ``status`` and ``replay`` read files and need no broker. Beside the verbs: ``shared_options`` reads
+options, the filter of records among them, ``lines`` writes a record as a line or as JSON.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.cli import family
+from broker.cli.verbs import run_family
 
 VERBS: Final = {
     "status": "what a running broker records, and where to",
@@ -44,4 +44,4 @@ Examples:
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``journal``."""
-    return family.run("journal", VERBS, _ABOUT, _MORE, argv)
+    return run_family("journal", VERBS, _ABOUT, _MORE, argv)

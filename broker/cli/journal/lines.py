@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Any, Final
 
 from broker.cli import content
-from broker.cli.journal.given import clock
+from broker.cli.exits import error_name
+from broker.cli.journal.shared_options import clock
+from broker.cli.screen import Screen
 from broker.errors import DecodeError
 from broker.identity import USERID_UNKNOWN
 from broker.journal.reading.records import Record
@@ -18,15 +19,6 @@ SHOWN_CHARS: Final = 80
 _LEFT_OUT: Final = frozenset({"body"})
 _ARROWS: Final = {"in": "->", "out": "<-", "denied": "XX"}
 STYLES: Final = {"denied": "red", "out": "dim"}
-
-
-def error_name(number: int) -> str:
-    """``EPERM``; a number without a name as it is.
-
-    >>> error_name(1), error_name(0), error_name(255)
-    ('EPERM', '', '255')
-    """
-    return errno.errorcode.get(number, str(number)) if number else ""
 
 
 def as_value(record: Record, payloads: bool = True) -> dict[str, Any]:
@@ -67,9 +59,12 @@ def as_text(record: Record) -> str:
     return one_line(" ".join(word for word in words if word))
 
 
-def style_of(record: Record) -> str:
-    """A rich style."""
-    return STYLES.get(record.direction, "yellow" if record.kind == "state" else "")
+def show(screen: Screen, record: Record) -> None:
+    """Print it."""
+    if screen.as_json:
+        screen.record(as_value(record), "")
+    else:
+        screen.line(as_text(record), STYLES.get(record.direction, "yellow" if record.kind == "state" else ""))
 
 
 def _who(record: Record) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from broker.cli import bar, options
+from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.journal import given
-from broker.cli.screen import Screen, duration
+from broker.cli.journal import shared_options
+from broker.cli.screen import Screen, duration, progress_bar
 from broker.journal.layout import CODECS, VERSION
-from broker.journal.reading.contents import Contents, contents
+from broker.journal.reading.verify import Contents, contents
 
 EXAMPLES = (
     "headgate journal ls",
@@ -30,7 +30,7 @@ def row(each: Contents) -> Sequence[str]:
         str(each.first_seq),
         str(each.records),
         str(each.size),
-        given.clock(each.first_ts)[:19] if each.first_ts is not None else "",
+        shared_options.clock(each.first_ts)[:19] if each.first_ts is not None else "",
         duration(max(0, (each.last_ts or 0) - each.first_ts) / 1e9) if each.first_ts is not None else "",
         "+".join(CODECS[codec] for codec in each.codecs),
         state(each),
@@ -73,7 +73,7 @@ def total(found: Sequence[Contents]) -> Sequence[str]:
         "total", "", "", "",
         str(sum(each.records for each in found)),
         str(sum(each.size for each in found)),
-        given.clock(min(begins))[:19] if begins else "",
+        shared_options.clock(min(begins))[:19] if begins else "",
         duration((max(ends) - min(begins)) / 1e9) if begins else "",
         "",
         f"{len(found)} segments",
@@ -81,7 +81,9 @@ def total(found: Sequence[Contents]) -> Sequence[str]:
 
 
 def ls(
-    directory: given.Directory = None, writer: given.Writer = None, as_json: options.AsJson = False
+    directory: shared_options.Directory = None,
+    writer: shared_options.Writer = None,
+    as_json: options.AsJson = False,
 ) -> int:
     """List the segments of a journal with totals: writer, rank, run, records, bytes, time, codec, sealed or open.
 
@@ -89,9 +91,9 @@ def ls(
     another version, 2 wrong options, 78 no journal.
     """
     screen = Screen(as_json)
-    given.check_writer(given.directory(directory), writer)
-    with bar.shown("segments", in_bytes=False) as update:
-        found = contents(given.directory(directory), writer, update)
+    shared_options.check_writer(shared_options.directory(directory), writer)
+    with progress_bar("segments", in_bytes=False) as update:
+        found = contents(shared_options.directory(directory), writer, update)
     rows = [row(each) for each in found]
     if len(found) > 1 and not as_json:
         rows.append(total(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,23 +14,22 @@ import msgspec
 import typer
 
 from broker.cli import options
-from broker.cli.exits import FAILED, OK, UsageError
-from broker.cli.journal import given
-from broker.cli.journal.lines import error_name
-from broker.cli.journal.sending import Sender
+from broker.cli.exits import FAILED, OK, UsageError, error_name
+from broker.cli.journal import shared_options
 from broker.cli.journal.show import Damages
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Handle
-from broker.errors import ConfigError
+from broker.client.calls import Stream
+from broker.errors import ConfigError, Overrun, RpcError
 from broker.journal.layout import HEADER_BYTES, PAYLOADS
 from broker.journal.reading.blocks import SegmentFile
-from broker.journal.reading.damage import Damage
 from broker.journal.reading.peers import Peers
 from broker.journal.reading.records import Record, records
-from broker.journal.reading.segments import Segment, segments
-from broker.journal.replay import ANSWER_S, Outcome, Replay, refused_then, speed_of
+from broker.journal.reading.segments import Damage, Segment, segments
+from broker.journal.replay import ANSWER_S, Outcome, Replay, Sent, refused_then, speed_of
 from broker.secret import masked
+from broker.wire.message import EVENT, NODEID_ANY, NORESPONSE, STREAMING, UPSTREAM, Message
 
 EXAMPLES = (
     "headgate journal replay DIR --to local:///run/test.sock",
@@ -37,6 +37,66 @@ EXAMPLES = (
     "headgate journal replay DIR --writer rank0 --since 10m --json",
 )
 REDRAW_S: Final = 0.25
+
+
+class Sender:
+    """The ``send`` of a replay over one handle."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._rank: int | None = None
+
+    async def __call__(self, message: Message) -> Sent:
+        """Send it, once the link takes more.
+
+        Raises:
+            LinkError: the link has ended. HeadgateError: EAGAIN, too many calls wait.
+        """
+        handle = self._handle
+        await handle.writable()
+        if handle.ended is not None:
+            raise handle.ended
+        flags = message.flags
+        if flags & UPSTREAM and message.nodeid == NODEID_ANY and message.type != EVENT:
+            if self._rank is None:
+                self._rank = await handle.rank()
+            message.set_aux1(self._rank)
+        if message.type == EVENT or flags & NORESPONSE:
+            handle.send(message)
+            return Sent(0, None)
+        if flags & STREAMING:
+            return await self._stream(message)
+        answer = handle.request(message)
+        return Sent(message.matchtag, _errnum(answer))
+
+    async def _stream(self, message: Message) -> Sent:
+        stream = self._handle.stream(
+            message.topic or "",
+            message.payload,
+            nodeid=message.nodeid,
+            upstream=bool(message.flags & UPSTREAM),
+        )
+        stream.request.set_credentials(message.userid, message.rolemask)
+        await stream.__aenter__()  # sends it, without waiting
+        return Sent(stream.request.matchtag, _last(stream))
+
+
+async def _errnum(answer: asyncio.Future[Message]) -> int:
+    return (await answer).errnum
+
+
+async def _last(stream: Stream) -> int:
+    """Read a stream to its end; cancelled, it cancels the stream."""
+    try:
+        async for _response in stream:
+            pass
+    except RpcError as error:
+        return error.errno
+    except Overrun:
+        return 0  # it answered, more than was asked for
+    finally:
+        await stream.__aexit__(None, None, None)
+    return 0
 
 
 @dataclass(frozen=True)
@@ -130,7 +190,7 @@ def report(outcome: Outcome, writer: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _passed_over(_damage: Damage) -> None:
-    """It is told when the records are sent."""
+    """Ignore damage here: it is told when the records are sent."""
 
 
 async def replayed(handle: Handle, plan: Plan, found: list[Segment], damages: Damages) -> Outcome:
@@ -164,7 +224,7 @@ async def replayed(handle: Handle, plan: Plan, found: list[Segment], damages: Da
 
 
 def replay(
-    directory: given.Directory = None,
+    directory: shared_options.Directory = None,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="URI", help="The broker to send to. Default: as for other verbs."),
@@ -176,11 +236,9 @@ def replay(
         list[str] | None,
         typer.Option("--topic", metavar="GLOB", help="Of these topics only; may be given again."),
     ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="From 2026-01-31T12:00 (UTC), or 10m ago.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")] = None,
-    writer: given.Writer = None,
+    since: shared_options.Since = None,
+    until: shared_options.Until = None,
+    writer: shared_options.Writer = None,
     as_owner: Annotated[
         bool,
         typer.Option(
@@ -206,22 +264,18 @@ def replay(
         factor = speed_of(speed)
     except ValueError:
         raise UsageError(f"--speed {speed[:64]!r}: expected 1x, 2.5x or max") from None
-    place = given.directory(directory)
+    place = shared_options.directory(directory)
     name, found = chosen_writer(place, writer)
     screen = Screen(as_json)
     _warn_of_bare(found, screen)
-    span = given.moment_ns(since, "--since"), given.moment_ns(until, "--until")
+    span = shared_options.moment_ns(since, "--since"), shared_options.moment_ns(until, "--until")
     plan = Plan(place, name, *span, factor, topic, as_owner, timeout)
     damages = Damages("replay", screen)
 
     async def work(handle: Handle) -> int:
         outcome = await replayed(handle, plan, found, damages)
         value, lines = report(outcome, name)
-        if as_json:
-            screen.record(value, "")
-        else:
-            for line in lines:
-                screen.line(line)
+        screen.record(value, lines)
         return FAILED if damages.count else OK
 
     return Session(to, as_json, 0.0).run(work)

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import bar, options
+from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.journal import given
-from broker.cli.screen import Screen
+from broker.cli.journal import shared_options
+from broker.cli.screen import Screen, progress_bar
 from broker.errors import HeadgateError
 from broker.journal.shipping import EVERY_S, Shipped, Shipper
-from broker.secret import SecretPlace, masked
+from broker.journal.stores import line_of
+from broker.secret import masked
 
 EXAMPLES = (
     "headgate journal ship DIR --to s3://bucket/journals             what is there now",
@@ -43,7 +44,7 @@ def value(counts: Shipped) -> dict[str, Any]:
 
 
 def ship(
-    directory: given.Directory = None,
+    directory: shared_options.Directory = None,
     to: Annotated[
         str,
         typer.Option(
@@ -59,7 +60,7 @@ def ship(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete here what is there, but the newest of each writer.")
     ] = False,
-    writer: given.Writer = None,
+    writer: shared_options.Writer = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Send the sealed segments of a journal to a store, each once; what is there is left alone.
@@ -69,17 +70,15 @@ def ship(
     does not answer or refuses, 2 wrong options, 78 no journal, no such store, or one with another journal.
     """
     screen = Screen(as_json)
-    shipper = Shipper(given.directory(directory), to, writer=writer, delete=delete)
+    shipper = Shipper(shared_options.directory(directory), to, writer=writer, delete=delete)
     try:
         if follow:
             shipper.follow(waiting, every)
         else:
-            with bar.shown("shipping") as update:
+            with progress_bar("shipping") as update:
                 shipper.round(update)
     except OSError as error:
-        raise HeadgateError(
-            f"{masked(to)}: {SecretPlace(to).masked_in(' '.join(str(error).split()))}"
-        ) from None
+        raise HeadgateError(f"{masked(to)}: {line_of(error, to)}") from None
     finally:
         screen.record(value(shipper.counts), summary(shipper.counts))
     return FAILED if shipper.counts.missed else OK

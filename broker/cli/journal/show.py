@@ -12,11 +12,11 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.journal import given, lines, wanted
+from broker.cli.journal import lines, shared_options
 from broker.cli.screen import Screen
 from broker.errors import ConfigError
-from broker.journal.reading.damage import Damage
 from broker.journal.reading.records import Record, records
+from broker.journal.reading.segments import Damage
 from broker.journal.stores import is_url
 from broker.secret import masked
 
@@ -37,7 +37,7 @@ class Damages:
         self.count = 0
 
     def __call__(self, damage: Damage) -> None:
-        """One was met."""
+        """Tell of one damage and count it."""
         self.count += 1
         self._screen.note(f"journal {self._verb}", str(damage))
 
@@ -52,7 +52,7 @@ def read(
     """
     if not is_url(place) and not os.path.exists(place):
         raise ConfigError(f"journal directory {place}: {os.strerror(errno.ENOENT)}", errno.ENOENT)
-    given.check_writer(place, writer)
+    shared_options.check_writer(place, writer)
     try:
         yield from records(place, since_ns, until_ns, writer=writer, on_damage=damages)
     except (OSError, ValueError) as error:
@@ -61,17 +61,15 @@ def read(
 
 
 def show(
-    directory: given.Place = None,
-    types: wanted.Type = None,
-    topic: wanted.Topic = None,
-    user: wanted.User = None,
-    direction: wanted.Direction = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="From 2026-01-31T12:00 (UTC), or 10m ago.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")] = None,
+    directory: shared_options.Place = None,
+    types: shared_options.Type = None,
+    topic: shared_options.Topic = None,
+    user: shared_options.User = None,
+    direction: shared_options.Direction = None,
+    since: shared_options.Since = None,
+    until: shared_options.Until = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")] = 0,
-    writer: given.Writer = None,
+    writer: shared_options.Writer = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Print records: time, writer and number, direction, type, peer, user, topic, payload.
@@ -79,16 +77,16 @@ def show(
     Damage is stepped over and told on stderr. Exit codes: 0 done, 1 something is damaged, 2 wrong options, 78 no
     journal.
     """
-    chosen = wanted.wanted(types, topic, user, direction)
-    since_ns, until_ns = given.moment_ns(since, "--since"), given.moment_ns(until, "--until")
+    chosen = shared_options.wanted(types, topic, user, direction)
+    since_ns, until_ns = (
+        shared_options.moment_ns(since, "--since"),
+        shared_options.moment_ns(until, "--until"),
+    )
     screen = Screen(as_json)
     damages = Damages("show", screen)
-    found = filter(chosen, read(given.directory(directory), since_ns, until_ns, writer, damages))
+    found = filter(chosen, read(shared_options.directory(directory), since_ns, until_ns, writer, damages))
     for record in islice(found, limit or None):
-        if as_json:
-            screen.record(lines.as_value(record), "")
-        else:
-            screen.line(lines.as_text(record), lines.style_of(record))
+        lines.show(screen, record)
     return FAILED if damages.count else OK
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -10,8 +9,8 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK, UsageError
-from broker.cli.screen import Screen
-from broker.cli.session import Session
+from broker.cli.screen import Screen, size
+from broker.cli.session import Session, at_each
 from broker.cli.stats import shown
 from broker.client import Handle
 from broker.errors import RpcError
@@ -23,7 +22,6 @@ EXAMPLES = (
     "headgate journal status --stop --rank 3",
 )
 HEADS: Final = ("rank", "state", "written", "shed", "lost", "restarts", "waiting", "on disk", "directory")
-ASKED_AT_ONCE: Final = 64
 
 
 async def ask(handle: Handle, word: str, rank: int | None) -> dict[str, Any]:
@@ -44,20 +42,6 @@ def row(figures: Mapping[str, Any]) -> Sequence[str]:
     return (shown(figures.get("rank")), str(figures.get("state")), *counts, *sizes, str(place))
 
 
-def size(count: int | None) -> str:
-    """Bytes for people.
-
-    >>> size(0), size(2048), size(5 << 30)
-    ('0 B', '2.0 KiB', '5.0 GiB')
-    """
-    if count is None:
-        return ""
-    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= step:
-            return f"{count / step:.1f} {unit}"
-    return f"{count} B"
-
-
 def stopped(figures: Mapping[str, Any]) -> bool:
     """Off, with everything on disk that was not counted as lost."""
     counts = (figures.get(name, 0) for name in ("handed", "shed", "lost", "written"))
@@ -73,7 +57,7 @@ def show(screen: Screen, found: Sequence[Mapping[str, Any]]) -> int:
 
 def status(
     rank: options.Rank = None,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Ask every broker of the instance.")] = False,
+    every: options.All = False,
     start: Annotated[bool, typer.Option("--start", help="Turn it on again first.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Turn it off first, with everything written.")] = False,
     uri: options.Uri = None,
@@ -83,8 +67,9 @@ def status(
     """Print whether brokers record what passes, where to, and how many records are written, shed (the disk was too
     slow) and lost (the writer died).
 
-    Of ranks only: what NFP and oslo record ends with a full disk, and begins again when they do. Exit codes: 0 all that
-    were asked record (--stop: none does, and everything is written), 1 it is not so, 2 wrong options. Owners only.
+    Of ranks only: NFP and oslo are not asked. What they record ends with a full disk and begins again by itself. Exit
+    codes: 0 all that were asked record (--stop: none does, and everything is written), 1 it is not so, 2 wrong options.
+    Owners only.
     """
     if every and rank is not None:
         raise UsageError("saw --all and --rank, expected one of them")
@@ -95,13 +80,8 @@ def status(
 
     async def work(handle: Handle) -> int:
         ranks: list[int | None] = list(range(await handle.size())) if every else [rank]
-        few = asyncio.Semaphore(ASKED_AT_ONCE)
-
-        async def one(number: int | None) -> dict[str, Any]:
-            async with few:
-                return await ask(handle, word, number)
-
-        found = await session.within(asyncio.gather(*map(one, ranks)), f"journal.{word}")
+        answers = at_each(ranks, lambda number: ask(handle, word, number))
+        found = await session.within(answers, f"journal.{word}")
         code = show(session.screen, found)
         return OK if stop and all(map(stopped, found)) else code
 

@@ -10,7 +10,7 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.journal import given, lines, wanted
+from broker.cli.journal import lines, shared_options
 from broker.cli.journal.show import Damages
 from broker.cli.screen import Screen
 from broker.journal.reading.blocks import Block, Damage, Damaged
@@ -32,7 +32,7 @@ DICTIONARY_SLACK: Final = 4096
 class Tail:
     """Prints what is wanted as it comes."""
 
-    def __init__(self, screen: Screen, chosen: wanted.Wanted, keep: int) -> None:
+    def __init__(self, screen: Screen, chosen: shared_options.Wanted, keep: int) -> None:
         self._screen = screen
         self._wanted = chosen
         self._peers = Peers()
@@ -50,7 +50,7 @@ class Tail:
             self.damages(news)
         elif self._there is None:
             for record in self._records(news):
-                self._print(record)
+                lines.show(self._screen, record)
         else:
             self._hold(self._there.setdefault(news.segment.writer, deque()), news)
 
@@ -62,7 +62,7 @@ class Tail:
             last += deque((each for block in blocks for each in self._records(block)), self._keep)
         last.sort(key=lambda each: each.ts_ns)
         for record in last[max(0, len(last) - self._keep) :]:
-            self._print(record)
+            lines.show(self._screen, record)
 
     def _hold(self, blocks: deque[Block], block: Block) -> None:
         """Keep a block; without a filter as few as hold what is asked for, for a record costs more than a block."""
@@ -72,7 +72,7 @@ class Tail:
             self.damages(error.damage)
             return
         blocks.append(block)
-        if self._wanted == wanted.Wanted():
+        if self._wanted == shared_options.Wanted():
             held = sum(each.count for each in blocks)
             while len(blocks) > 1 and held - blocks[0].count >= self._keep + DICTIONARY_SLACK:
                 held -= blocks.popleft().count
@@ -83,34 +83,28 @@ class Tail:
         except Damaged as error:
             self.damages(error.damage)
 
-    def _print(self, record: Record) -> None:
-        if self._screen.as_json:
-            self._screen.record(lines.as_value(record), "")
-        else:
-            self._screen.line(lines.as_text(record), lines.style_of(record))
-
 
 def tail(
-    directory: given.Directory = None,
+    directory: shared_options.Directory = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
     ] = False,
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="So many of what is there.")] = 10,
-    types: wanted.Type = None,
-    topic: wanted.Topic = None,
-    user: wanted.User = None,
-    direction: wanted.Direction = None,
-    writer: given.Writer = None,
+    types: shared_options.Type = None,
+    topic: shared_options.Topic = None,
+    user: shared_options.User = None,
+    direction: shared_options.Direction = None,
+    writer: shared_options.Writer = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Print the last records of all writers, of their two newest segments; with -f go on over rotation and retention.
 
     Exit codes: 0 done, 1 something is damaged, 2 wrong options, 78 no journal, 130 Ctrl-C.
     """
-    place = given.directory(directory)
+    place = shared_options.directory(directory)
     if not follow:
-        given.check_writer(place, writer)
-    shown = Tail(Screen(as_json), wanted.wanted(types, topic, user, direction), count)
+        shared_options.check_writer(place, writer)
+    shown = Tail(Screen(as_json), shared_options.wanted(types, topic, user, direction), count)
     follower = Follower(place, writer, start="newest")
     try:
         for news in follower.poll():

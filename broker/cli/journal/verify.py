@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.cli import bar, options
+from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.journal import given
-from broker.cli.screen import Screen, compact
-from broker.journal.reading.files import base_name
+from broker.cli.journal import shared_options
+from broker.cli.screen import Screen, compact, progress_bar
+from broker.journal.reading.segments import base_name
 from broker.journal.reading.verify import Report, verify
 
 EXAMPLES = (
@@ -60,15 +60,15 @@ def summary(report: Report) -> str:
     return ", ".join(words)
 
 
-def check(directory: given.Directory = None, as_json: options.AsJson = False) -> int:
+def check(directory: shared_options.Directory = None, as_json: options.AsJson = False) -> int:
     """Read every block of a journal and print what is torn, damaged or missing.
 
     What a writer counted as lost is told and is no damage. Exit codes: 0 all in order, 1 something is damaged or
     missing without a cause, 2 wrong options, 78 no journal.
     """
     screen = Screen(as_json)
-    with bar.shown("verifying") as update:
-        report = verify(given.directory(directory), update)
+    with progress_bar("verifying") as update:
+        report = verify(shared_options.directory(directory), update)
     if as_json:
         screen.line(compact(report.as_json()))
     else:

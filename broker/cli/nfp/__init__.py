@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.cli import family
+from broker.cli.verbs import run_family
 
 VERBS: Final = {
     "broker": "a broker of NFP, alone or attached to a broker of this machine",
@@ -50,4 +50,4 @@ Examples:
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``nfp``."""
-    return family.run("nfp", VERBS, _ABOUT, _MORE, argv)
+    return run_family("nfp", VERBS, _ABOUT, _MORE, argv)

@@ -12,14 +12,12 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from broker import memory
 from broker.cli import address
 from broker.cli.nfp.inside import WRITER, where
 from broker.cli.parsing import Parser
 from broker.journal.options import JournalOptions
-from broker.settings import JournalSection, NfpSection, Settings, apply, check, load_journal, load_nfp
+from broker.settings import NfpSection, load_journal, wing_settings
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -78,21 +76,18 @@ def section_of(given: argparse.Namespace) -> NfpSection:
     Raises:
         ConfigError: they cannot be, or contradict each other.
     """
-    section = load_nfp(given.config) if given.config is not None else NfpSection()
     named: dict[str, Any] = {
         name: getattr(given, name)
         for name in ("endpoint", "worker_endpoint", "key_secret", "inventory", "base_dir", "files")
         if getattr(given, name) is not None
     }
     for name in ("key_secret", "inventory", "base_dir", "files"):
-        if named.get(name):
+        if named.get(name):  # "" is refused, or none of ``files``
             named[name] = os.path.abspath(named[name])
     named.update({"store": False} if given.no_store else {})
     named.update({"curve": False} if given.no_curve else {})
     named.update({"insecure": True} if given.insecure else {})
-    settings = check(Settings(nfp=msgspec.structs.replace(section, **named)))
-    assignments = [each if each.startswith("nfp.") else f"nfp.{each}" for each in given.set]
-    return apply(settings, assignments).nfp or section
+    return wing_settings(NfpSection, given.config, named, given.set)
 
 
 def journal_of(given: argparse.Namespace) -> JournalOptions | None:
@@ -101,17 +96,13 @@ def journal_of(given: argparse.Namespace) -> JournalOptions | None:
     Raises:
         ConfigError: as of ``section_of``.
     """
-    section = load_journal(given.config) if given.config is not None else JournalSection()
-    if given.journal is not None:
-        section = section.at(given.journal)
+    section = load_journal(given.config, given.journal)
     return JournalOptions(writer=WRITER, **section.options()) if section.enabled else None
 
 
 def flux_uri(given: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> str:
     """The Flux broker to be reachable on; "" for none."""
-    if given.no_flux:
-        return ""
-    return given.uri or environ.get("HEADGATE_URI") or environ.get("FLUX_URI") or ""
+    return "" if given.no_flux else address.named(given.uri, environ)
 
 
 def main(argv: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.nfp.session import NfpSession, short, with_session
-from broker.cli.screen import Screen
+from broker.cli.screen import Screen, local_clock
 from broker.nfp.client import Event, NfpClient
 from broker.nfp.client.subscription import GAP
 
@@ -33,7 +32,7 @@ STYLES: Final = {
 def text_of(event: Event) -> str:
     """An event in one line for people."""
     said: dict[str, Any] = event.body if isinstance(event.body, dict) else {}
-    when = datetime.fromtimestamp(float(said.get("time") or 0)).strftime("%H:%M:%S.%f")[:-3]  # noqa: DTZ006 - local
+    when = local_clock(float(said.get("time") or 0))
     task = f"{event.service}.{said.get('task') or '?'}"
     status = f" {said['status']}" if said.get("status") else ""
     words = (

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from broker.cli import bar, options
+from broker.cli import options
 from broker.cli.exits import OK, UsageError
 from broker.cli.nfp.session import NfpSession, with_session
+from broker.cli.screen import progress_bar
 from broker.nfp.client import FetchFailed, NfpClient
 from broker.nfp.client.fetching import path_of
 from broker.nfp.client.limits import JOB_TIMEOUT_S
@@ -66,7 +67,7 @@ def fetch(
         if details:
             return await _details(client, session, url)
         last = wanted[-1]
-        with nullcontext() if session.screen.as_json else bar.shown(last) as progress:
+        with nullcontext() if session.screen.as_json else progress_bar(last) as progress:
             found = await client.fetch(url, output or Path.cwd() / last, progress=progress, timeout_s=timeout)
         value = {
             "path": str(found.path),

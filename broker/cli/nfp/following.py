@@ -11,7 +11,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from broker.cli.arguments import value_of
+from broker.cli.content import value_of
 from broker.cli.exits import FAILED, INTERRUPTED, OK
 from broker.cli.nfp.session import short
 from broker.cli.screen import Screen, compact

@@ -101,7 +101,7 @@ class Wing:
             found.append((f"nfp_{name}", "gauge", text, [({}, float(number))]))
         found += task_samples(self.broker.dispatcher.tasks.by_name)
         recording = self.broker.recording
-        if recording is not None and recording.recorder is not None:
+        if recording is not None:
             found += samples(recording.recorder, "nfp_journal")
         return found
 

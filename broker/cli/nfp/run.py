@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.cli import options
-from broker.cli.arguments import keywords, value_of
+from broker.cli.content import keywords, value_of
 from broker.cli.exits import OK, UsageError
 from broker.cli.nfp.following import follow, show_answers, show_results
 from broker.cli.nfp.session import NfpSession, with_session

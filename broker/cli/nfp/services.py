@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -11,9 +10,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.nfp.session import NfpSession, short, with_session
-from broker.cli.redraw import Redraw
-from broker.cli.screen import Screen, duration
-from broker.cli.status import Every
+from broker.cli.screen import Screen, duration, watched
 from broker.nfp.client import NfpClient
 from broker.nfp.outcome import END_STATES
 
@@ -115,8 +112,8 @@ def services(
     clients: Annotated[
         bool, typer.Option("--clients", help="Show clients, too (your own; an owner all).")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
-    interval: Every = 1.0,
+    watch: options.Watch = False,
+    interval: options.Every = 1.0,
 ) -> int:
     """Print services, their workers with load and resources, and clients.
 
@@ -127,15 +124,14 @@ def services(
         raise UsageError("--watch and --json: expected one of them")
 
     async def work(client: NfpClient) -> int:
-        with Redraw(session.screen, watch) as redraw:
-            while True:
-                found = await look(client, service, clients)
-                redraw.frame(lambda: found.show(session.screen))  # noqa: B023 - called at once
-                if not watch:
-                    if service and not found.services:
-                        raise _unknown(service)
-                    return OK
-                await asyncio.sleep(interval)
+        async def take(_before: object) -> ServiceTables:
+            return await look(client, service, clients)
+
+        screen = session.screen
+        found = await watched(screen, take, lambda each: each.show(screen), interval if watch else None)
+        if service and not found.services:
+            raise _unknown(service)
+        return OK
 
     return session.run(work)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.cli import options
-from broker.cli.arguments import value_of
+from broker.cli.content import value_of
 from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.nfp.completion import COMMANDS, OPTIONS, Catalog
 from broker.cli.nfp.jobs import JOB_HEADS, job_row

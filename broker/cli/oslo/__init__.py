@@ -10,10 +10,10 @@
     listen     print notifications as they come
 
 A verb's file is loaded when it is called: ``proxy`` and ``bridge`` load neither typer nor rich. What several verbs
-share stands beside them: ``given`` reads options and settings, ``rereading`` reads them again for a proxy that runs,
-``plan`` makes of them what each process is told, ``children`` are these processes, ``room`` is what such a process
-does, ``metrics`` serves its figures, ``inside`` is the proxy as a part of ``headgate up``, ``start`` and ``broker``,
-``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
+share stands beside them: ``shared_options`` has options and signals, ``rereading`` reads settings again for a proxy
+that runs, ``plan`` makes of them what each process is told, ``children`` are these processes, ``room`` is what such a
+process does, ``metrics`` serves its figures, ``inside`` is the proxy as a part of ``headgate up``, ``start`` and
+``broker``, ``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
 ``zmq_proxy`` is a command of its own, ``oslo-messaging-zmq-proxy``: what the zmq driver of 2018 called ``proxy``.
 """
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.cli import family
+from broker.cli.verbs import run_family
 
 VERBS: Final = {
     "proxy": "this node's proxy: its pipelines and its directory",
@@ -45,4 +45,4 @@ Examples:
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``oslo``."""
-    return family.run("oslo", VERBS, _ABOUT, _MORE, argv)
+    return run_family("oslo", VERBS, _ABOUT, _MORE, argv)

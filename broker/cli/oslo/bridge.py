@@ -15,10 +15,10 @@ from broker import memory
 from broker.cli import address
 from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import plan
-from broker.cli.oslo.given import common, section_from, signals
+from broker.cli.oslo.shared_options import common, signals
 from broker.cli.parsing import Parser
 from broker.oslo.service.config import FluxBridgeConfig
-from broker.settings import OsloSection
+from broker.settings import OsloSection, wing_settings
 from broker.tasks import first_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def section_of(given: argparse.Namespace) -> OsloSection:
         named["notify"] = tuple(given.notify)
     if given.public:
         named["notify_public"] = True
-    return section_from(given, named)
+    return wing_settings(OsloSection, given.config, named, given.set)
 
 
 def flux_uri(given: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> str:
@@ -82,10 +82,10 @@ def flux_uri(given: argparse.Namespace, environ: Mapping[str, str] = os.environ)
     Raises:
         UsageError: none is named.
     """
-    uri = given.uri or environ.get("HEADGATE_URI") or environ.get("FLUX_URI")
+    uri = address.named(given.uri, environ)
     if not uri:
         raise UsageError("no broker is named; expected --uri, $HEADGATE_URI or $FLUX_URI")
-    return str(uri)
+    return uri
 
 
 def main(argv: list[str]) -> int:

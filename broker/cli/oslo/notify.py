@@ -10,7 +10,7 @@ from uuid import uuid4
 import typer
 
 from broker.cli import options
-from broker.cli.arguments import keywords, object_of
+from broker.cli.content import keywords, object_of
 from broker.cli.exits import UsageError
 from broker.cli.oslo import sending
 from broker.oslo.contract import Address

@@ -18,15 +18,15 @@ from broker import memory, supervision
 from broker.cli import address
 from broker.cli.exits import OK
 from broker.cli.oslo import plan
-from broker.cli.oslo.given import common, journal_from, section_from, signals
 from broker.cli.oslo.picture import sockets_in
 from broker.cli.oslo.rereading import Rereading, read_again
+from broker.cli.oslo.shared_options import common, signals
 from broker.cli.parsing import Parser
 from broker.endings import attended
 from broker.journal.options import JournalOptions
 from broker.oslo.node import DIRECTORY, NodeConfig
 from broker.secret import SecretUrl
-from broker.settings import JournalSection, OsloSection
+from broker.settings import JournalSection, OsloSection, load_journal, wing_settings
 from broker.tasks import first_of
 
 _EPILOG = f"""\
@@ -118,7 +118,7 @@ def section_of(given: argparse.Namespace) -> OsloSection:
     if given.redis:
         named["redis"] = tuple(map(SecretUrl, given.redis))
     named.update({"insecure": True} if given.insecure else {})
-    return section_from(given, named)
+    return wing_settings(OsloSection, given.config, named, given.set)
 
 
 def main(argv: list[str]) -> int:
@@ -127,7 +127,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read the settings again
     section = section_of(given)
     read = partial(section_of, given)
-    journal = journal_from(given)
+    journal = load_journal(given.config, given.journal)
 
     from broker.cli.oslo.room import log_to_stderr
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from broker.cli.arguments import keywords, object_of
+from broker.cli.content import keywords, object_of
 from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, Failed, UsageError
 from broker.cli.screen import Screen
 from broker.nesting import NESTED_MAX, check
@@ -21,7 +21,7 @@ from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import MISSING, client_ipc_dir, obstacle
 from broker.schemes import check_port
 from broker.secret import masked
-from broker.settings.faults import check_key
+from broker.settings.values import check_key
 
 if TYPE_CHECKING:
     from broker.oslo.client.session import ClientSession

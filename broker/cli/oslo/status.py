@@ -12,9 +12,7 @@ from broker.cli import options
 from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.oslo import sending
 from broker.cli.oslo.picture import NodeStatus
-from broker.cli.redraw import Redraw
-from broker.cli.screen import Screen
-from broker.cli.status import Every
+from broker.cli.screen import Redraw, Screen
 from broker.oslo.contract import Settings
 from broker.oslo.node import client_ipc_dir
 from broker.oslo.service import asking
@@ -57,8 +55,8 @@ def check(found: NodeStatus, settings: Settings) -> None:
 
 
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
-    interval: Every = 1.0,
+    watch: options.Watch = False,
+    interval: options.Every = 1.0,
     ipc_dir: sending.IpcDir = None,
     directory: sending.Directory = None,
     directory_key: sending.DirectoryKey = "",

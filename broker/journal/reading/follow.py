@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 from broker.errors import ConfigError
 from broker.journal.layout import HEADER_BYTES
 from broker.journal.reading.blocks import Block, Damage, SegmentFile
-from broker.journal.reading.gaps import gaps_of
+from broker.journal.reading.records import gaps_of
 from broker.journal.reading.segments import listing
 
 POLL_S: Final = 0.1
@@ -70,7 +70,7 @@ class Follower:
             yield from line.poll(there.get(writer, []))
 
     def blocks(self, stop: Callable[[], bool], poll_s: float = POLL_S) -> Iterator[News]:
-        """The same for ever, until ``stop`` says so; waits ``poll_s`` where nothing came."""
+        """Yield what comes until ``stop`` returns True; sleeps ``poll_s`` seconds whenever nothing has come."""
         while not stop():
             came = False
             for news in self.poll():

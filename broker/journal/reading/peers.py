@@ -23,7 +23,7 @@ _DICT: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Run:
-    """Who is known of one run: what each said of itself, and of that the two texts that columns are made of."""
+    """The peers of one run: the JSON of each, and its name and role, which columns are made of."""
 
     __slots__ = ("facts", "most", "names", "roles")
 
@@ -78,7 +78,8 @@ class Peers:
         return True
 
     def learn_before(self, path: str | os.PathLike[str], offset: int) -> None:
-        """Take what a segment says in front of ``offset``, for who reads from there; damage is stepped over.
+        """Learn the peers that a segment introduces in front of ``offset``, for a reader that begins there; damage is
+        stepped over.
 
         Raises:
             FileNotFoundError: the segment is gone.
@@ -104,7 +105,7 @@ class Peers:
         return self._run(segment).texts((number,), "role")[0]
 
     def texts(self, segment: Segment, numbers: range | list[int], what: str) -> list[str]:
-        """The same for many; ``what``: name or role. Of the same ``window`` it is the same list, not to be changed, as
+        """Names or roles (``what``) of many peers. Equal windows get the same list, which must not be changed, as
         long as nothing was learned: who makes something of it may keep that.
         """
         if isinstance(numbers, list):

@@ -1,4 +1,6 @@
-"""Records with named fields, in plain Python; the fields are the columns that ``columns`` makes.
+"""Records with named fields, in plain Python, and the numbers that are missing between them (``gap`` records).
+
+The fields are the columns that ``columns`` makes.
 
 ::
 
@@ -13,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from struct import Struct as Layout
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -25,19 +27,21 @@ from broker.journal.layout import (
     DIRECTION_NAMES,
     ENTRY,
     FLUX,
+    GAP,
     HEADER_BYTES,
+    KIND_AT,
     KIND_NAMES,
     OTHER,
     OUT,
+    STATE,
     STRIPPED,
     TRANSPORT_NAMES,
     TYPE_NAMES,
 )
 from broker.journal.reading.blocks import Block, Damage, Damaged, SegmentFile
 from broker.journal.reading.bodies import Place, located, overflows, part_at, wire_len
-from broker.journal.reading.files import is_folder
 from broker.journal.reading.peers import Peers
-from broker.journal.reading.segments import Segment, segments
+from broker.journal.reading.segments import Segment, is_folder, segments
 from broker.wire.decoding import from_parts
 from broker.wire.message import EVENT, PAYLOAD, REQUEST, RESPONSE, Message
 from broker.wire.parts import split_parts
@@ -331,3 +335,64 @@ def _report(damage: Damage, on_damage: OnDamage | None) -> None:
     if on_damage is None:
         raise Damaged(*damage)
     on_damage(damage)
+
+
+_GAP: Final = GAP.encode()
+_STATE: Final = bytes([STATE])
+
+Why = Literal["counted", "damaged", "missing segment", "unknown"]
+
+
+class Gap(msgspec.Struct):
+    """Numbers ``first`` to ``last`` of one writer, whose records are not there."""
+
+    writer: str
+    first: int
+    last: int
+    cause: str
+    """In words."""
+    why: Why
+    """``counted``: the writer says so. ``damaged``: they stood in a damaged block. ``missing segment``: between two
+    segments. ``unknown``: anything else.
+    """
+
+
+def gaps_of(block: Block) -> dict[int, Gap]:
+    """The ``gap`` records of a block by their number.
+
+    Raises:
+        Damaged: the bodies do not unpack, or such a record is not what it should be.
+    """
+    entries, causes = block.entries, {}
+    kinds = bytes(entries[KIND_AT::HEADER_BYTES])
+    index = kinds.find(_STATE) if block.numbered else -1
+    while index >= 0:
+        fields = ENTRY.unpack_from(entries, index * HEADER_BYTES)
+        body = block.bodies()[fields[1] : fields[1] + fields[2]]
+        seq = block.first_seq + index
+        try:
+            gap = _gap(block.segment.writer, seq, body)
+        except (DecodeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+            raise block.damaged(f"record {index} of the block: {error}") from None
+        if gap is not None:
+            causes[seq] = gap
+        index = kinds.find(_STATE, index + 1)
+    return causes
+
+
+class _Told(msgspec.Struct):
+    """The JSON of a ``gap`` record."""
+
+    first: int
+    last: int
+    cause: str | int = "unknown"
+
+
+def _gap(writer: str, seq: int, body: bytes | memoryview) -> Gap | None:
+    at, size = part_at(body, 0)
+    if body[at : at + size] != _GAP:
+        return None
+    at, size = part_at(body, at + size)
+    facts = msgspec.json.decode(body[at : at + size], type=_Told)
+    first = min(seq, max(0, seq - (facts.last - facts.first)))  # on disk: its own number is the last one lost
+    return Gap(writer, first, seq, str(facts.cause), "counted")

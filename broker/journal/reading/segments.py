@@ -1,20 +1,148 @@
-"""A segment's header and name, and the segments of a directory."""
+"""A segment's header and name, the segments of a directory, and what is torn or damaged in one.
+
+Segments lie in a folder of this machine, or in a store that a URL names (``s3://bucket/folder``). A place is a text,
+and so is a segment in it; only this module knows which of the two it is.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple, Protocol
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, HeadgateError
 from broker.journal import stores
 from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
-from broker.journal.reading import files
-from broker.journal.reading.damage import Damage
-from broker.journal.reading.files import File
 from broker.secret import masked
+
+
+class File(Protocol):
+    """A segment, open: it can be read on after its name is gone, as far as the place allows it."""
+
+    def size(self) -> int:
+        """Present size, bytes."""
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Read ``size`` bytes at ``offset``, fewer where the file ends."""
+
+    def deleted(self) -> bool:
+        """Whether the file has been deleted; it can be read all the same."""
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+
+
+class LocalFile:
+    """A file of this machine.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def size(self) -> int:
+        """Bytes now."""
+        return os.fstat(self._fd).st_size
+
+    def read(self, size: int, offset: int) -> bytes:
+        """So many bytes from there on, fewer where the file ends."""
+        data = os.pread(self._fd, size, offset)
+        while 0 < len(data) < size:  # Linux reads at most 2 GiB at once
+            more = os.pread(self._fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def deleted(self) -> bool:
+        """Whether it has no name any more."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        """Give it back; again does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def open_file(path: str) -> File:
+    """The segment at ``path``, which may be a URL.
+
+    Raises:
+        OSError: it is gone, or cannot be read.
+    """
+    return stores.StoredFile(path) if stores.is_url(path) else LocalFile(path)
+
+
+def names(folder: str) -> list[str]:
+    """The files of a folder or store, in no order.
+
+    Raises:
+        OSError: there is no such place, or it may not be read.
+    """
+    if stores.is_url(folder):
+        return list(stores.Store(folder).sizes())
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_file()]
+
+
+def base_name(path: str) -> str:
+    """The file's name without its place."""
+    return os.path.basename(path.partition("?")[0] if stores.is_url(path) else path)
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file.
+
+    Raises:
+        OSError: it is gone, or cannot be read.
+    """
+    return stores.size_of(path) if stores.is_url(path) else os.stat(path).st_size
+
+
+def is_folder(place: str) -> bool:
+    """Whether segments lie in it, rather than that it is one."""
+    return not base_name(place).endswith(SUFFIX) if stores.is_url(place) else os.path.isdir(place)
+
+
+class Damage(NamedTuple):
+    """``length`` bytes from ``offset`` on that are no complete block."""
+
+    path: str
+    offset: int
+    length: int
+    why: str
+    torn: bool = False
+    """The segment ends within this block: what a writer leaves that was killed, or has not finished yet."""
+
+    def __str__(self) -> str:
+        name = base_name(self.path)
+        return f"{name}: {self.length} bytes at {self.offset}: {self.why}"
+
+
+class Damaged(HeadgateError):
+    """A segment cannot be read on; ``damage`` says where and why.
+
+    Attributes:
+        damage: the extent, from the first byte that is wrong to where a reader would look next.
+    """
+
+    errno = errno.EBADMSG
+
+    def __init__(self, path: str, offset: int, length: int, why: str, torn: bool = False) -> None:
+        self.damage = Damage(path, offset, length, why, torn)
+        super().__init__(str(self.damage))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Damaged, tuple(self.damage)  # it crosses processes
+
 
 _NAME: Final = re.compile(rf"(.+)-(\d{{20}}){re.escape(SUFFIX)}", re.DOTALL)
 _CRC_AT: Final = 60
@@ -67,7 +195,7 @@ class Segment:
         self.run = ""
         self.version = VERSION
         self.damage: Damage | None = None
-        own = files.open_file(self.path) if file is None else file
+        own = open_file(self.path) if file is None else file
         try:
             self.size: int = own.size()
             head = own.read(HEADER_BYTES, 0)
@@ -103,7 +231,7 @@ class Segment:
     @property
     def name(self) -> str:
         """The file's name."""
-        return files.base_name(self.path)
+        return base_name(self.path)
 
     def __repr__(self) -> str:
         return f"<segment {self.name} run={self.run[:8]} {self.size}B>"
@@ -118,7 +246,7 @@ def named(path: str) -> tuple[str, int]:
     >>> named("/var/j/rank0-00000000000000000042.fj")
     ('rank0', 42)
     """
-    name = files.base_name(path)
+    name = base_name(path)
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name!r} is not WRITER-<20 digits>{SUFFIX}")
@@ -152,7 +280,7 @@ def listing(directory: str | os.PathLike[str], writer: str | None = None) -> lis
     """
     folder = os.fspath(directory)
     try:
-        matches = [match for name in files.names(folder) if (match := _NAME.fullmatch(name))]
+        matches = [match for name in names(folder) if (match := _NAME.fullmatch(name))]
     except OSError as error:
         where = masked(folder)
         raise ConfigError(f"journal directory {where}: {error.strerror or error}", error.errno) from None

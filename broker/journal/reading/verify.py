@@ -1,4 +1,5 @@
-"""Every torn or damaged block of a journal, every gap in its numbers with its cause; without numpy.
+"""What is in each segment of a journal, by its block headers alone (``contents``: no body is read, no CRC checked); and
+every torn or damaged block, every gap in its numbers with its cause (``verify``). Without numpy.
 
 Not damage: what a writer counted as lost (records of topic ``gap``), segments that retention deleted in front of the
 oldest one, and the unfinished end of the segment that a living writer is at. Damage: blocks that are none, entries that
@@ -10,19 +11,117 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from broker.errors import DecodeError
-from broker.journal.layout import ENTRY, FLUX, HEADER_BYTES
-from broker.journal.reading.blocks import Block, Damage, Damaged, SegmentFile
+from broker.journal.layout import BOTH_ENDS, ENTRY, FLUX, HEADER_BYTES, PAYLOADS, VERSION
+from broker.journal.reading.blocks import Block, Damage, Damaged, Head, SegmentFile
 from broker.journal.reading.bodies import Place, located, overflows
-from broker.journal.reading.gaps import Gap, gaps_of
-from broker.journal.reading.records import check
+from broker.journal.reading.records import Gap, check, gaps_of
 from broker.journal.reading.segments import Segment, live_writers, segments
 
 _FLAGS_AT: Final = 3
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and all there is to do: segments of ``contents``, bytes of ``verify``."""
+
+
+class _Counted(msgspec.Struct, kw_only=True):
+    """One segment, and what the headers of its blocks add up to."""
+
+    path: str
+    writer: str
+    run: str
+    rank: int
+    first_seq: int
+    size: int
+    open: bool
+    """A living writer is at it."""
+    records: int = 0
+    """Numbered ones."""
+    first_ts: int | None = None
+    last_ts: int | None = None
+    codecs: list[int] = []
+
+    def add(self, block: Block | Head) -> None:
+        """Count one block in."""
+        count = block.count if isinstance(block, Block) else block.records
+        if block.numbered:
+            self.records += count
+        if count:
+            first, last = self.first_ts, self.last_ts
+            self.first_ts = block.first_ts if first is None else min(first, block.first_ts)
+            self.last_ts = block.last_ts if last is None else max(last, block.last_ts)
+        if block.codec not in self.codecs:
+            self.codecs = [*self.codecs, block.codec]
+
+
+def _named(segment: Segment, is_open: bool) -> dict[str, Any]:
+    """What a segment says of itself, for ``_Counted``."""
+    names = ("path", "writer", "run", "rank", "first_seq", "size")
+    return {**{name: getattr(segment, name) for name in names}, "open": is_open}
+
+
+# -- by headers alone ----------------------------------------------------------------------------
+
+
+class Contents(_Counted):
+    """One segment, as its headers tell."""
+
+    payloads: bool
+    both: bool
+    """Deliveries were captured, too."""
+    version: int = VERSION
+    """Of the segment; of another one nothing else is known."""
+    damaged: bool = False
+    """The segment's header, or a block's, is not in order. A torn end is damage where nobody is writing."""
+
+
+def contents(
+    directory: str | os.PathLike[str], writer: str | None = None, progress: Progress | None = None
+) -> list[Contents]:
+    """The segments of a directory, sorted by writer and number.
+
+    Raises:
+        ConfigError: no such directory.
+    """
+    theirs = segments(directory, writer)
+    living = live_writers(directory)
+    newest = {segment.writer: segment.path for segment in theirs}
+    listed = []
+    for at, segment in enumerate(theirs):
+        is_open = segment.writer in living and newest[segment.writer] == segment.path
+        try:
+            with SegmentFile(segment.path) as file:
+                listed.append(_of(file, is_open))
+        except FileNotFoundError:
+            continue  # retention was faster
+        if progress is not None:
+            progress(at + 1, len(theirs))
+    return listed
+
+
+def _of(file: SegmentFile, is_open: bool) -> Contents:
+    segment, flags = file.segment, file.segment.flags
+    torn = segment.damage is not None and segment.damage.torn
+    found = Contents(
+        **_named(segment, is_open),
+        payloads=bool(flags & PAYLOADS),
+        both=bool(flags & BOTH_ENDS),
+        version=segment.version,
+        damaged=segment.damage is not None and not (torn and is_open),
+    )
+    for head in () if segment.foreign else file.heads():
+        if isinstance(head, str):
+            found.damaged = found.damaged or not is_open
+            break
+        found.add(head)
+    return found
+
+
+# -- everything ----------------------------------------------------------------------------------
 
 
 class Extent(msgspec.Struct):
@@ -34,27 +133,15 @@ class Extent(msgspec.Struct):
     torn: bool = False
 
 
-class Checked(msgspec.Struct):
-    """One segment."""
+class Checked(_Counted):
+    """One segment, every block of it read."""
 
-    path: str
-    writer: str
-    run: str
-    rank: int
-    first_seq: int
-    size: int
     blocks: int = 0
-    records: int = 0
     next_seq: int = 0
     """Number behind its last record."""
-    first_ts: int | None = None
-    last_ts: int | None = None
-    codecs: list[int] = []
     damages: list[Extent] = []
     unfinished: Extent | None = None
     """The end of a segment that is being written."""
-    open: bool = False
-    """A living writer is at it."""
 
 
 class Run(msgspec.Struct):
@@ -92,10 +179,6 @@ class Report(msgspec.Struct):
         """For ``--json``."""
         values: dict[str, object] = msgspec.to_builtins(self)
         return {"ok": self.ok, "records": self.records, **values}
-
-
-Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
 
 
 def verify(directory: str | os.PathLike[str], progress: Progress | None = None) -> Report:
@@ -139,19 +222,14 @@ class _Line:
     def read(self, file: SegmentFile, is_open: bool) -> Iterator[int]:
         """Check one segment; gives the offset reached, again and again."""
         segment = file.segment
-        checked = Checked(
-            segment.path,
-            segment.writer,
-            segment.run,
-            segment.rank,
-            segment.first_seq,
-            segment.size,
-            open=is_open,
-        )
+        checked = Checked(**_named(segment, is_open))
         self._report.segments.append(checked)
         self._fresh = True
         end = file.size()
-        self._see_segment(segment)
+        if self._next is None:
+            self._next = segment.first_seq
+            if segment.first_seq:
+                self._report.removed[self._writer] = segment.first_seq
         for found in file.salvage(HEADER_BYTES, end):
             if isinstance(found, Damage):
                 self._damage(checked, found, is_open and found.offset + found.length >= end)
@@ -161,12 +239,6 @@ class _Line:
                 yield found.end
         checked.next_seq = self._next or segment.first_seq
         self._run(segment)
-
-    def _see_segment(self, segment: Segment) -> None:
-        if self._next is None:
-            self._next = segment.first_seq
-            if segment.first_seq:
-                self._report.removed[self._writer] = segment.first_seq
 
     def _damage(self, checked: Checked, damage: Damage, at_open_end: bool) -> None:
         extent = Extent(damage.offset, damage.length, damage.why, damage.torn)
@@ -184,16 +256,7 @@ class _Line:
             self._damage(checked, error.damage, False)
             return
         checked.blocks += 1
-        checked.records += block.count if block.numbered else 0
-        if block.codec not in checked.codecs:
-            checked.codecs = [*checked.codecs, block.codec]
-        if block.count:
-            checked.first_ts = min(
-                block.first_ts, block.first_ts if checked.first_ts is None else checked.first_ts
-            )
-            checked.last_ts = max(
-                block.last_ts, block.last_ts if checked.last_ts is None else checked.last_ts
-            )
+        checked.add(block)
         if block.numbered:
             self._number(checked, block, gaps)
 
@@ -202,16 +265,12 @@ class _Line:
         if block.first_seq < due:
             text = f"numbers from {block.first_seq} on, {due} expected: they went back"
             checked.damages.append(Extent(block.offset, block.length, text))
-        elif block.first_seq > due and not self._explained(due, block.first_seq, gaps):
+        elif block.first_seq > due and ((told := gaps.get(block.first_seq)) is None or told.first > due):
+            # a ``gap`` record has the number of the last one lost, and would have told of all that is missing
             self._report.gaps.append(self._hole(due, block.first_seq - 1))
         self._report.gaps += gaps.values()
         self._next = max(due, block.first_seq + block.count)
         self._hurt = self._fresh = False
-
-    def _explained(self, due: int, first: int, gaps: dict[int, Gap]) -> bool:
-        """Whether a ``gap`` record, which has the number of the last one lost, tells of all that is missing."""
-        gap = gaps.get(first)
-        return gap is not None and gap.first <= due
 
     def _hole(self, first: int, last: int) -> Gap:
         if self._hurt:

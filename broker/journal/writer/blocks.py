@@ -1,22 +1,27 @@
 """Many chunks -> one block: numbering, gaps, entries, bodies with or without payloads (sans I/O).
 
-A chunk is walked when it comes (``frames``), which finds its records; all else is done for a whole block at once. The
-bodies of a block are its chunks as they came, one behind the other: entries point at the parts of the frames in them.
+A chunk is walked when it comes (``intake.Walk``), which finds its records; all else is done for a whole block at once.
+The bodies of a block are its chunks as they came, one behind the other: entries point at the parts of the frames in
+them.
 """
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from broker.errors import ProtocolError
+from broker.errors import ConfigError, ProtocolError
+from broker.extras import install
 from broker.identity import USERID_UNKNOWN
 from broker.journal.crc import crc32
 from broker.journal.layout import (
     BLOCK_CRC_FROM,
     BLOCK_HEADER,
     BLOCK_MAGIC,
+    CODECS,
     DICTIONARY,
     GAP,
     HEADER_BYTES,
@@ -28,12 +33,48 @@ from broker.journal.layout import (
 )
 from broker.journal.marks import CAUSES, NOTHING_LOST, mark, note
 from broker.journal.options import JournalOptions
-from broker.journal.writer.codecs import compressor
-from broker.journal.writer.entries import Fields, Table, fields, strip
-from broker.journal.writer.frames import Walk
-from broker.journal.writer.intake import Chunk
-from broker.journal.writer.parts import Bytes, Ints
+from broker.journal.writer.entries import Bytes, Fields, Ints, Table, fields, strip
+from broker.journal.writer.intake import Chunk, Walk
 from broker.journal.writer.peers import Change, PeerTable, departed
+
+ZSTD_LEVEL: Final = 1
+"""The fastest of the usual ones: the writer shares the machine with its broker."""
+
+Compress = Callable[[bytes | memoryview], bytes]
+
+
+def compressor(codec: str) -> tuple[int, Compress | None]:
+    """Number of a codec, and what compresses with it; None for ``none``.
+
+    Raises:
+        ConfigError: no such codec, or its library is not installed.
+    """
+    if codec not in CODECS:
+        raise ConfigError(f"journal: codec {codec!r}, expected one of {', '.join(CODECS)}")
+    try:
+        compress = None if codec == "none" else _zstd() if codec == "zstd" else _lz4()
+    except ImportError as missing:
+        text = f"journal: codec {codec}: {missing.name} is not installed: {install('journal')}"
+        raise ConfigError(text, errno.ENOPKG) from None
+    return CODECS.index(codec), compress
+
+
+def _zstd() -> Compress:
+    import zstandard
+
+    compress: Compress = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress
+    return compress
+
+
+def _lz4() -> Compress:
+    import lz4.frame
+
+    def compress(bodies: bytes | memoryview) -> bytes:
+        packed: bytes = lz4.frame.compress(bodies, store_size=True)
+        return packed
+
+    return compress
+
 
 BLOCK_MAX_BYTES: Final = 64 << 20
 """What ``block_bytes`` may ask for: one more chunk on top of it, and all lengths in a block still are below 2^32."""
@@ -137,7 +178,7 @@ class _Press:
 
 
 def _changes(entries: Table, frames: bytes) -> list[Change]:
-    """Who came and who went."""
+    """The peers that came and went in these records, in order."""
     found = []
     for row in np.flatnonzero(entries["kind"] >= STATE).tolist():
         entry = entries[row]

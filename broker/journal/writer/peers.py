@@ -1,4 +1,4 @@
-"""Who is alive: what DICTIONARY records introduced and ``link.down`` has not ended."""
+"""The peers that are alive: introduced by a DICTIONARY record, and not ended by a ``link.down``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from broker.wire.message import MAGIC_DEPLOYED
 from broker.wire.parts import split_parts
 
 PEERS_MAX: Final = 1 << 16
-"""More are not repeated, the oldest first: the end of some was never heard of."""
+"""Most peers that are repeated; beyond it the oldest are forgotten: their ``link.down`` may have been lost."""
 _DOWN: Final = LINK_DOWN.encode()
 
 
 class Change(NamedTuple):
-    """Somebody came, or went (``body`` is None)."""
+    """A peer that came, or went (``body`` is None)."""
 
     peer: int
     transport: int = 0
@@ -38,7 +38,7 @@ class PeerTable:
         return len(self._alive)
 
     def apply(self, changes: list[Change]) -> None:
-        """Take in what a block told."""
+        """Apply the changes that a block told."""
         for peer, transport, body in changes:
             self._alive.pop(peer, None)
             if body is not None:
@@ -62,7 +62,7 @@ class PeerTable:
 
 
 def departed(peer: int, body: bytes) -> Change | None:
-    """Who is gone according to a STATE record: the peer in its facts or, without one, the peer of the record.
+    """The peer that is gone according to a STATE record: the peer in its facts or, without one, the peer of the record.
 
     None when the record tells of something else.
     """

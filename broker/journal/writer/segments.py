@@ -20,8 +20,7 @@ from broker.journal.layout import BOTH_ENDS, PAYLOADS, SEGMENT_HEADER, SEGMENT_M
 from broker.journal.options import JournalOptions
 from broker.journal.writer.blocks import BlockBuilder, EncodedBlock, Piece
 from broker.journal.writer.peers import PeerTable
-from broker.journal.writer.recovery import Found, Noted, Notes, hidden
-from broker.journal.writer.retention import fair_share, sweep
+from broker.journal.writer.recovery import Found, Noted, Notes, fair_share, hidden, sweep
 
 log = logging.getLogger("headgate")
 

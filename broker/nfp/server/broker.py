@@ -88,7 +88,7 @@ class NfpBroker:
         self._closed = False
         self.limits = QueueLimits(settings.peer_queue_bytes, settings.peer_queue_msgs)
         self.dropped = 0
-        self.recording = Recording(journal, self.loop) if journal is not None else None
+        self.recording = Recording(journal) if journal is not None else None
         self._make_jobs()
         self._make_ingress()
 
@@ -191,7 +191,7 @@ class NfpBroker:
         log.addHandler(self.log)
         try:
             if self.recording is not None:
-                self.recording.start()
+                self.recording.begin(self.loop)
             await self.reader.start()
             snapshot = await self.store.open()
             self.name_pins.restore(snapshot.pins)

@@ -8,7 +8,7 @@
     job             kind nfp, OUT for nobody in particular, whatever is captured: what became of it
     link.up, .down  kind state: a client, from its first valid message to the end of its connection; a worker, from its
                     READY until nothing can be given to it any more
-    denied.link     kind state: who was not let in; of many in a second only some (``tap.REFUSALS_PER_S``), and then
+    denied.link     kind state: who was not let in; of many in a second only some (``feed.REFUSALS_PER_S``), and then
     denied.left_out kind state: how many more
 
 KEEPALIVE is never recorded. Nothing of a body is in the JSON but the name of the task. Of a request, its task is known
@@ -22,15 +22,12 @@ import errno
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Final
 
-from broker.journal.feed import Feed
+from broker.journal.feed import WingFeed
 from broker.journal.layout import (
     DENIED,
-    DENIED_LINK,
     IN,
-    LEFT_OUT,
     LINK_DOWN,
     LINK_UP,
     NFP,
@@ -39,14 +36,12 @@ from broker.journal.layout import (
 )
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import CLOSE_S
-from broker.journal.tap import REFUSALS_PER_S
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.frames import Body, Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.server.outbox import QueuedPeer
 from broker.nfp.server.summaries import TOLD, facts_of, told_of, topic_of, uid_of, wire_of
-from broker.rates import Ration
 
 log = logging.getLogger("headgate")
 Wire = list[bytes] | tuple[bytes, ...]
@@ -77,27 +72,22 @@ class _Pending:
     task: str = ""
 
 
-class Recording(Feed):
+class Recording(WingFeed):
     """The feed of one broker.
 
     Args:
-        options: where to, and what. loop: for timers.
+        options: where to, and what.
     """
 
-    def __init__(self, options: JournalOptions, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(options, loop, lambda state: log.error("the journal of NFP is %s", state))
+    def __init__(self, options: JournalOptions) -> None:
+        super().__init__(options)
         self._known: dict[Peer, _Known] = {}
         self._pending: _Pending | None = None
-        self._ration = Ration(REFUSALS_PER_S, monotonic())
 
     async def stop(self) -> None:
         """Hand everything over and wait for the writer, ``CLOSE_S`` at most. Harmless twice."""
-        if self.active:
-            self.done()
-            self._tell_left_out()
-        recorder = self.end("the broker stops")
-        if recorder is not None:
-            await asyncio.to_thread(recorder.close, CLOSE_S)
+        if self.end("the broker stops"):
+            await asyncio.to_thread(self.recorder.close, CLOSE_S)
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -161,7 +151,7 @@ class Recording(Feed):
         reason: int,
         wire: Wire,
     ) -> None:
-        self._note(
+        self.note(
             NFP,
             topic_of(facts),
             facts,
@@ -185,7 +175,7 @@ class Recording(Feed):
                 pending.task = event.task
         elif event.kind in TOLD:
             facts = told_of(event)
-            self._note(NFP, topic_of(facts), facts, direction=OUT, claimed=event.userid)
+            self.note(NFP, topic_of(facts), facts, direction=OUT, claimed=event.userid)
 
     # -- who is there ----------------------------------------------------------------------------
 
@@ -211,16 +201,9 @@ class Recording(Feed):
 
     def turned_away(self, address: str, key: str, reason: str) -> None:
         """Somebody was not let in."""
-        if self.active and self._ration.admits(monotonic()):
-            self._tell_left_out()
+        if self.active:
             facts = {"address": address, "uid": None, "key": key, "errno": errno.EPERM, "reason": reason}
-            self._note(STATE, DENIED_LINK, facts, direction=DENIED, reason=errno.EPERM)
-
-    def _tell_left_out(self) -> None:
-        """How many were turned away without a record."""
-        owed = self._ration.take_left_out()
-        if owed:
-            self._note(STATE, LEFT_OUT, {"records": owed, "topic": DENIED_LINK})
+            self.note_refused(facts)
 
     def _of(self, peer: QueuedPeer[Any], role: str) -> _Known:
         known = self._known.get(peer)
@@ -261,7 +244,3 @@ class Recording(Feed):
             }
             self.note(STATE, LINK_DOWN, facts, transport=peer.transport, peer=known.number)
         self.forget(known.number)
-
-    def _note(self, kind: int, topic: str, facts: dict[str, Any], wire: Wire = (), **mark: int) -> None:
-        self.done()
-        self.note(kind, topic, facts, wire, **mark)

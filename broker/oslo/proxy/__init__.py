@@ -25,8 +25,8 @@
     backlog                 what is kept for listeners of notifications that are away (pure); ``backlog_store``: on disk
     kept_pools              the backlog of a node, opened and announced
     message_digest          what a notification is known by when it is given back
-    recording               what passes, for the journal: one tap for all rooms
-    journal                 a pipeline's records; ``summaries``: what they say of one message (pure)
+    journal                 what passes, for the journal: one feed for all rooms, the records of each pipeline;
+                            ``summaries``: what they say of one message (pure)
     credit                  what listeners have room for; ``credited_queue``: what waits for one of them (pure)
     back_pressure           a frontend is not read while a queue behind it is nearly full and moves
     call, cast, fanout, notify      the four pipelines

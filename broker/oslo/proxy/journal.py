@@ -1,4 +1,5 @@
-"""One pipeline's records for the journal: who sent what, what was refused, what was handed on.
+"""What passes a node's proxy, for the journal: one feed for all rooms of a process, and the records of each pipeline:
+who sent what, what was refused, what was handed on.
 
 ::
 
@@ -19,26 +20,66 @@ its pipeline is done with it, or when something else has to be noted before.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.identity import USERID_UNKNOWN, Credentials
+from broker.journal.feed import WingFeed
 from broker.journal.layout import CURVE, DENIED, IN, LINK_DOWN, LINK_UP, OSLO, OUT, PLAIN, STATE, UNIX
+from broker.journal.options import JournalOptions
+from broker.journal.recorder import CLOSE_S
 from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode, read_filter
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
 from broker.oslo.proxy.topic_stats import ERRNOS
-from broker.oslo.reactor import Pipe
+from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Frames
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.records import Opening
 
-if TYPE_CHECKING:
-    from broker.oslo.proxy.recording import Recording
+
+class Recording(WingFeed):
+    """The feed of one proxy process.
+
+    Args:
+        options: where to, and what. reactor: where it says that the writer gave up.
+
+    Attributes:
+        pending: the pipeline that holds a message back until it knows what becomes of it.
+        reported_by: the room whose STATUS tells of it, for all of this process.
+    """
+
+    def __init__(self, options: JournalOptions, reactor: Reactor) -> None:
+        super().__init__(options)
+        self._reactor = reactor
+        self.pending: PipelineJournal | None = None
+        self.reported_by = ""
+
+    def _gave_up(self, state: str) -> None:
+        self._reactor.say(logging.ERROR, "the journal is %s", (state,))
+
+    def done(self) -> None:
+        """Note what a pipeline holds back."""
+        journal, self.pending = self.pending, None
+        if journal is not None:
+            journal.note_pending()
+
+    def status(self, room: str) -> dict[str, Any]:
+        """For the STATUS of a room: state and figures of the recorder under ``journal``; {} unless it is the one."""
+        if room != self.reported_by:
+            return {}
+        return {"journal": {"state": self.recorder.state, **self.recorder.figures._asdict()}}
+
+    def stop(self) -> None:
+        """Hand everything over and wait for the writer, ``CLOSE_S`` at most. Harmless twice."""
+        if self.end("the proxy is stopping"):
+            self.recorder.close(CLOSE_S)
+
 
 ASKED_MAX: Final = 16_384
 """Calls whose topic is remembered for their replies; beyond it the oldest are forgotten."""
@@ -98,7 +139,6 @@ def journal_of(
     if recording is None:
         return None
     made = PipelineJournal(recording, pipeline, int(bool(config.host)), CURVE if config.curve_cert else PLAIN)
-    recording.journals.append(made)
     counters.noticed = made.dropped
     return made
 
@@ -140,7 +180,7 @@ class PipelineJournal:
                 key, wire = bytes([index]) + frames[0] + head[_ID], frames[1:]
             self._came(self._client(index, credentials), head, wire, key)
             take(frames, credentials, index)
-            self.done()
+            self._recording.done()
 
         return noted
 
@@ -154,7 +194,7 @@ class PipelineJournal:
             key = frames[2] + frames[1][_ID]
             self._came(self._server(link), frames[1], frames[1:], key)
             take(link, frames)
-            self.done()
+            self._recording.done()
 
         return noted
 
@@ -166,7 +206,7 @@ class PipelineJournal:
                 head = rest[0][:_KIND_AT] + bytes([Kind.REQUEUE]) + rest[0][_KIND_AT + 1 :]
                 self._came(self._server(link), head, rest, b"")
             take(link, envelope, rest)
-            self.done()
+            self._recording.done()
 
         return noted
 
@@ -175,7 +215,7 @@ class PipelineJournal:
         if self._pending is not None and not self._pending.errnum:
             self._pending.errnum = DROPPED.get(name, 0)
 
-    def done(self) -> None:
+    def note_pending(self) -> None:
         """What came last has been dealt with: note it."""
         pending, self._pending = self._pending, None
         if pending is None:
@@ -194,8 +234,9 @@ class PipelineJournal:
         )
 
     def _came(self, sender: JournalPeer, head: bytes, wire: list[bytes], key: bytes) -> None:
-        self.done()
+        self._recording.done()
         self._pending = _Pending(sender, head, wire, key)
+        self._recording.pending = self
 
     def _facts(self, envelope: Envelope, body: bytes, pending: _Pending) -> dict[str, Any]:
         if envelope.kind in (Kind.REPLY, Kind.REFUSED):
@@ -242,7 +283,7 @@ class PipelineJournal:
             return
         if index < 0 and kind in (Kind.REFUSED, Kind.TAKEN):
             return
-        self.done()
+        self._recording.done()
         envelope = decode(head)
         number = via = 0
         wire = list(frames if heard is not None else frames[skip:])
@@ -287,7 +328,7 @@ class PipelineJournal:
         """A server's listener begins."""
         if not self._recording.active:
             return
-        self.done()
+        self._recording.done()
         number = self._links.get(link)
         if number is None:
             facts = {"pipeline": self._pipeline, "pid": link.pid, **_uid(link)}
@@ -299,7 +340,7 @@ class PipelineJournal:
 
     def closed(self, link: ServerLink, opening: Opening) -> None:
         """It ended; ``link`` has the others."""
-        self.done()
+        self._recording.done()
         number = self._listeners.pop(opening.listener, None)
         if number is None or not self._recording.active:
             return

@@ -25,8 +25,7 @@ from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import Frontend
-from broker.oslo.proxy.journal import PipelineJournal, journal_of
-from broker.oslo.proxy.recording import Recording
+from broker.oslo.proxy.journal import PipelineJournal, Recording, journal_of
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.proxy.topic_stats import TopicStats

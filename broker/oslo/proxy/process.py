@@ -23,7 +23,7 @@ from broker.oslo.names import Pipeline
 from broker.oslo.node import DIRECTORY, EVERYTHING, NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.folder import NodeFolder
-from broker.oslo.proxy.recording import Recording
+from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.reload import Reload, Reread
 from broker.oslo.reactor import Reactor
 
@@ -95,7 +95,7 @@ class NodeProxy:
         try:
             self.reactor.open()
             if self._recording is not None:
-                self._recording.start()
+                self._recording.begin(self.reactor)
             if DIRECTORY in self.config.run:
                 self.directory = open_directory(self.reactor, self.config, self.acl)
             for pipeline in Pipeline:

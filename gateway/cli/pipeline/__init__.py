@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker import extras
-from broker.cli import family
+from broker.cli.verbs import run_family
 from broker.errors import ConfigError
 
 VERBS: Final = {
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         ConfigError: a library is missing; it names all that are.
     """
     try:
-        return family.run("pipeline", VERBS, _ABOUT, _MORE, argv, package="gateway.cli")
+        return run_family("pipeline", VERBS, _ABOUT, _MORE, argv, package="gateway.cli")
     except ModuleNotFoundError as error:
         if error.name not in extras.EXTRA_OF:
             raise

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from broker.cli import hostlist
+from broker.cli.tree import expand_hosts
 from broker.errors import DecodeError, ProtocolError, Untranslatable
 from broker.identity import Role
 from broker.node.overlay import hello
@@ -319,7 +319,7 @@ def texts(data: bytes) -> bool:
     assert topic.path_of(topic.replace_last_word(data, b"x")) == topic.path_of(data)
     log_entry.parse(data)
     if not _LARGE_RUN.search(text):
-        hostlist.expand(text)
+        expand_hosts(text)
     with suppress(ProtocolError):
         topic.check_service(text)
         assert text

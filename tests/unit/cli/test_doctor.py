@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from broker.cli import diagnosis, exits
+from broker.cli.diagnosis import reach
 from broker.cli.main import main
-from broker.cli.reach import reach
 from broker.errors import LinkRefused
 from broker.settings import Settings
 from broker.transport import curve

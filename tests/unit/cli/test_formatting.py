@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cli import content, hostlist, log, ping, screen, stats, sub, tree
+from broker.cli import content, log, ping, screen, stats, sub, tree
 from broker.cli.exits import UsageError
 from broker.client import Event, Response
 from broker.node.attributes import fold
@@ -106,16 +106,16 @@ def test_log_line_of_unknown_form_is_kept():
     )
 )
 def test_hosts_folded_by_the_broker_unfold(names):
-    assert hostlist.expand(fold(names)) == names
+    assert tree.expand_hosts(fold(names)) == names
 
 
 def test_two_bracketed_parts():
-    assert hostlist.expand("r[0-1]n[0-1]") == ["r0n0", "r0n1", "r1n0", "r1n1"]
+    assert tree.expand_hosts("r[0-1]n[0-1]") == ["r0n0", "r0n1", "r1n0", "r1n1"]
 
 
 def test_a_short_text_cannot_name_everything(monkeypatch):
-    monkeypatch.setattr(hostlist, "HOSTS_MAX", 1000)
-    assert len(hostlist.expand("n[0-4000000000]")) == 1000
+    monkeypatch.setattr(tree, "HOSTS_MAX", 1000)
+    assert len(tree.expand_hosts("n[0-4000000000]")) == 1000
 
 
 def test_event_with_a_gap(capsys):

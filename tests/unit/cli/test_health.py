@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from broker.cli import health, main, probing
+from broker.cli import health, main
 from broker.cli.verbs import BUILT_IN
 from tests.live.nfp import nfp_broker
 from tests.live.ports import free_port
@@ -117,8 +117,8 @@ def test_who_refuses_us_lives_but_is_not_known_to_be_ready(rundir):
         thread = threading.Thread(target=refuse)
         thread.start()
         uri = f"local://{rundir}/s"
-        live = asyncio.run(probing.ask_broker(uri, "live", 5))
-        ready = asyncio.run(probing.ask_broker(uri, "ready", 5))
+        live = asyncio.run(health.ask_broker(uri, "live", 5))
+        ready = asyncio.run(health.ask_broker(uri, "ready", 5))
         thread.join(10)
         assert (live.code, ready.code) == (0, 1)
         assert "refuses us" in live.text

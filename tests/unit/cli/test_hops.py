@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.cli.hops import Hop, Trace, hops_of, medians, way
+from broker.cli.ping import Hop, Trace, hops_of, medians, way
 from broker.errors import RpcError
 from broker.wire.message import REQUEST, RESPONSE
 from tests.tables import for_each

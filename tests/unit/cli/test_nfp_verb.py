@@ -62,6 +62,19 @@ def test_options_are_settings(tmp_path, monkeypatch):
     assert (made.inventory, made.files, made.files_dir) == (f"{tmp_path}/i.yaml", "", "")
 
 
+def test_an_option_without_a_value_is_refused_as_in_a_file():
+    for name in ("--base-dir", "--key-secret", "--inventory", "--endpoint"):
+        with pytest.raises(ConfigError, match=f"^{name} ''"):
+            section(name, "")
+
+
+def test_a_setting_goes_before_what_an_option_contradicts():
+    words = ("--endpoint", "tcp://*:5555", "--no-curve")
+    with pytest.raises(ConfigError, match=r"nfp\.insecure = true"):
+        section(*words)
+    assert section(*words, "--set", "nfp.insecure=true").insecure
+
+
 def test_options_go_before_the_file_and_its_paths_start_from_it(tmp_path):
     (tmp_path / "nfp.toml").write_text(
         "[nfp]\nbase_dir = 'state'\ncredits = 2\nendpoint = 'tcp://127.0.0.1:7000'\n"

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from broker.cli import arguments, exits, wings
+from broker.cli import content, exits, wings
 from broker.cli.main import main
 from broker.cli.oslo import VERBS, bridge, call, listen, notify, picture, proxy, sending
 from broker.cli.oslo.children import orders
@@ -168,7 +168,7 @@ def test_what_the_bridge_says():
 @for_each("word", ["novalue", "=3", "[1]", "{broken"])
 def test_words_that_are_no_arguments(word):
     with pytest.raises(exits.UsageError):
-        arguments.keywords([word])
+        content.keywords([word])
 
 
 def test_words_that_cannot_be_sent():
@@ -180,7 +180,7 @@ def test_words_that_cannot_be_sent():
         with pytest.raises(exits.UsageError, match="not UTF-8"):
             body()
     deep = "[" * 100_000
-    assert arguments.value_of(deep) == deep
+    assert content.value_of(deep) == deep
     for levels in (NESTED_MAX + 1, 100_000):
         nested: list[object] = []
         for _ in range(levels):

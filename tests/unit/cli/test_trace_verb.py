@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from broker.cli import tracedcalls
+from broker.cli import traced
 from broker.cli.screen import Screen
 from broker.cli.trace import CallTrace, TracedCall, TracedCalls, TraceFilter
 from broker.errors import LinkBroken
@@ -98,14 +98,14 @@ def test_which_topics_count():
 
 
 def test_payloads_that_are_kept_are_bounded(monkeypatch):
-    monkeypatch.setattr(tracedcalls, "FULL_MAX", 2)
+    monkeypatch.setattr(traced, "FULL_MAX", 2)
     calls = TracedCalls()
     taken(calls, 0, *(record(REQUEST, at, tag=at, payload={"a": 1}) for at in (1, 2, 3)))
     assert (calls.open, calls.forgotten) == (2, 1)
 
 
 def test_what_is_open_for_ever_is_forgotten_and_counted(monkeypatch):
-    monkeypatch.setattr(tracedcalls, "OPEN_MAX", 2)
+    monkeypatch.setattr(traced, "OPEN_MAX", 2)
     calls = TracedCalls()
     taken(calls, 0, *(record(REQUEST, at, tag=at) for at in (1, 2, 3)))
     assert (calls.open, calls.forgotten) == (2, 1)
@@ -122,7 +122,7 @@ async def test_it_ends_with_its_own_link_instead_of_waiting_for_ever():
     async with CallTrace(Handle(), range(2), [], (), False, print) as watched:
         await watched.begun()
         with pytest.raises(LinkBroken):
-            await asyncio.wait_for(watched.next(), 1)
+            await asyncio.wait_for(watched.show(lambda _call: True, 1), 1)
 
 
 def test_what_a_call_asks_moves_no_cursor():

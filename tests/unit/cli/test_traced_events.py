@@ -1,6 +1,6 @@
 """`headgate trace --events`: what brokers and gateways tell becomes lines, one for each hop and each subscriber."""
 
-from broker.cli.tracedevents import TracedEvents
+from broker.cli.traced import TracedEvents
 from broker.identity import USERID_UNKNOWN
 from broker.wire.message import EVENT, PRIVATE, REQUEST
 

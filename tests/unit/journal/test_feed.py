@@ -64,12 +64,12 @@ def fed(tmp_path, monkeypatch, ended):
     """A feed whose writer says at its second chunk that the disk is full, and its loop."""
     monkeypatch.setattr(feed, "Recorder", functools.partial(Recorder, command=LITTLE))
     loop = Loop()
-    one = feed.Feed(JournalOptions(directory=str(tmp_path / "j"), writer="full"), loop, ended.append)
-    one.start()
+    one = feed.WingFeed(JournalOptions(directory=str(tmp_path / "j"), writer="full"))
+    one._gave_up = ended.append
+    one.begin(loop)
     yield one, loop
-    recorder = one.end("the test is over")
-    if recorder is not None:
-        recorder.close(1.0)
+    if one.end("the test is over"):
+        one.recorder.close(1.0)
 
 
 def note(one, topic):
@@ -120,7 +120,8 @@ def test_a_folder_that_is_away_is_tried_again_until_it_is_back(fed, tmp_path):
 def test_whoever_has_ended_does_not_begin_again(fed):
     one, loop = fed
     until_off(one, loop)
-    one.end("the broker stops").close(1.0)
+    assert one.end("the broker stops")
+    one.recorder.close(1.0)
     loop.pass_time(10 * feed.RETRY_S)
-    assert one.recorder is None
+    assert not one.end("again")
     assert not one.active

@@ -14,13 +14,12 @@ import pytest
 from broker.cli.journal import main
 from broker.errors import ConfigError, HeadgateError
 from broker.journal import stores
+from broker.journal.child import Shipment
 from broker.journal.options import JournalOptions
 from broker.journal.reading.blocks import Block, salvage
-from broker.journal.reading.contents import contents
 from broker.journal.reading.records import records
 from broker.journal.reading.segments import listing
-from broker.journal.reading.verify import verify
-from broker.journal.shipment import Shipment
+from broker.journal.reading.verify import contents, verify
 from broker.journal.shipping import Shipped, Shipper
 from broker.secret import SecretPlace
 from broker.wire.message import request
@@ -285,7 +284,7 @@ def test_a_shipper_of_a_broker_ships_what_the_writer_leaves(journal, url):
 
 
 def test_a_shipper_that_dies_is_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker.journal.shipment.RETRY_S", 0.01)
+    monkeypatch.setattr("broker.journal.child.RETRY_S", 0.01)
     program = f"open({str(tmp_path / 'ran')!r}, 'a').write('x')"
     shipment = Shipment(
         JournalOptions(directory="d", writer="w", ship_to=SecretPlace("u")),

@@ -1,5 +1,6 @@
 """A journal on paper: the real tap of a desk's broker, and a recorder that only remembers."""
 
+import asyncio
 import json
 import os
 
@@ -103,7 +104,7 @@ class Journal:
         self.paper = self.capture.recorder
 
     def __enter__(self):
-        self.capture.begin()
+        self.capture.begin(asyncio.get_running_loop())
         return self
 
     def __exit__(self, *_error):

@@ -121,7 +121,7 @@ def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(r
     told = []
 
     class PaperCapture:
-        def begin(self):
+        def begin(self, _loop):
             assert not (rundir / "s").exists()
             told.append("begin")
 

@@ -9,9 +9,8 @@ import pytest
 from broker.errors import LinkBroken
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access
-from broker.journal import layout
-from broker.node import capture as module
-from broker.node.capture import transport_of
+from broker.journal import feed, layout
+from broker.node.capture import OUTSIDERS_MAX, transport_of
 from broker.node.client_admission import ClientAdmission
 from broker.routing.port import CHILD
 from broker.services.context import Denial
@@ -26,7 +25,7 @@ UNKNOWN = 0xFFFFFFFF
 
 @pytest.fixture(autouse=True)
 def paper(monkeypatch):
-    monkeypatch.setattr(module, "Recorder", PaperRecorder)
+    monkeypatch.setattr(feed, "Recorder", PaperRecorder)
 
 
 # ---------------------------------------------------------------- who is who
@@ -77,7 +76,7 @@ def test_the_transport_of_a_peer(address, key, transport):
             peer.link.peer = PeerInfo(address, key=key)
             assert transport_of(peer.link) == transport
             assert transport_of(None) == 0
-            assert journal.capture.on
+            assert journal.capture.active
 
     run(script())
 
@@ -195,8 +194,8 @@ def test_who_is_turned_away_is_recorded():
 
 def test_who_is_turned_away_too_often_is_counted(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(module, "REFUSALS_PER_S", 3)
-    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(feed, "REFUSALS_PER_S", 3)
+    monkeypatch.setattr(feed, "monotonic", lambda: now[0])
 
     async def script():
         stranger = PeerInfo("tcp://192.0.2.1:5", key="k")
@@ -282,7 +281,7 @@ def test_peers_of_gateways_are_bounded():
     async def script():
         desk = Desk()
         with Journal(desk) as journal:
-            for number in range(module.OUTSIDERS_MAX + 3):
+            for number in range(OUTSIDERS_MAX + 3):
                 journal.capture.denied(
                     Denial(1, "a", "request", 1, 2, UNKNOWN, "websocket", f"s{number}", "h")
                 )
@@ -297,16 +296,16 @@ def test_peers_of_gateways_are_bounded():
 
 
 def test_what_waits_is_handed_over_by_a_timer_and_an_idle_broker_has_none(monkeypatch):
-    monkeypatch.setattr(module, "FLUSH_S", 0.001)
+    monkeypatch.setattr(feed, "FLUSH_S", 0.001)
 
     async def script():
         desk = Desk()
         with Journal(desk) as journal:
-            await until(lambda: journal.capture._timer is None)
+            await until(lambda: not journal.capture._timing)
             before = len(journal.paper.records)
             desk.peer().say(ask("probe.a"))
             await until(lambda: len(journal.paper.records) > before + 2)
-            await until(lambda: journal.capture._timer is None)
+            await until(lambda: not journal.capture._timing)
             polls = journal.paper.polls
             await asyncio.sleep(0.01)
             assert journal.paper.polls == polls
@@ -329,14 +328,14 @@ def test_what_the_writer_says_is_heard():
 
 
 def test_a_writer_that_died_is_replaced_though_nobody_sends(monkeypatch):
-    monkeypatch.setattr(module, "FLUSH_S", 0.001)
+    monkeypatch.setattr(feed, "FLUSH_S", 0.001)
 
     async def script():
         with Journal(Desk()) as journal:
-            await until(lambda: journal.capture._timer is None)
+            await until(lambda: not journal.capture._timing)
             journal.paper.waiting = True  # the recorder wants to be asked again
             os.write(journal.paper._write, b"x")
-            await until(lambda: journal.capture._timer is not None)
+            await until(lambda: journal.capture._timing)
             os.read(journal.paper._read, 1)
             polls = journal.paper.polls
             await until(lambda: journal.paper.polls > polls + 3)

@@ -9,10 +9,9 @@ import pytest
 from broker.errors import ConfigError
 from broker.exposition import render
 from broker.identity import PeerInfo
-from broker.journal import layout
+from broker.journal import feed, layout
 from broker.journal.recorder import Figures
 from broker.journal.samples import samples
-from broker.node import capture as module
 from broker.services.context import Denial
 from tests.unit.node.desk import Desk, ask, run, ticks
 from tests.unit.node.paper_journal import Journal, PaperRecorder
@@ -22,7 +21,7 @@ UNKNOWN = 0xFFFFFFFF
 
 @pytest.fixture(autouse=True)
 def paper(monkeypatch):
-    monkeypatch.setattr(module, "Recorder", PaperRecorder)
+    monkeypatch.setattr(feed, "Recorder", PaperRecorder)
 
 
 def test_off_records_nothing_and_on_takes_it_up_again():
@@ -69,7 +68,7 @@ def test_a_journal_that_cannot_start_again_says_why():
             journal.paper.hindrance = ConfigError("no room", errno.ENOSPC)
             with pytest.raises(ConfigError, match="no room"):
                 await journal.capture.start()
-            assert not journal.capture.on
+            assert not journal.capture.active
             journal.paper.hindrance = None
             journal.paper.gone = False
             starting = asyncio.get_running_loop().create_task(journal.capture.start(), name="start")
@@ -77,7 +76,7 @@ def test_a_journal_that_cannot_start_again_says_why():
             assert not starting.done()
             journal.paper.gone = True
             await starting
-            assert journal.capture.on
+            assert journal.capture.active
 
     run(script())
 
@@ -85,7 +84,7 @@ def test_a_journal_that_cannot_start_again_says_why():
 def test_a_broker_that_leaves_while_its_journal_is_turned_on_starts_no_writer():
     async def script():
         journal = Journal(Desk())
-        journal.capture.begin()
+        journal.capture.begin(asyncio.get_running_loop())
         await journal.capture.stop()
         journal.paper.gone = False
         starting = asyncio.get_running_loop().create_task(journal.capture.start(), name="start")
@@ -130,7 +129,7 @@ def test_the_end_is_recorded_and_harmless_twice():
         journal = Journal(desk)
         journal.capture.end()
         assert journal.paper.closed == 0
-        journal.capture.begin()
+        journal.capture.begin(asyncio.get_running_loop())
         journal.capture.end()
         journal.capture.end()
         assert journal.paper.closed == 1

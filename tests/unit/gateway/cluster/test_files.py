@@ -4,8 +4,8 @@ import stat
 import pytest
 
 from broker.errors import ConfigError
+from broker.settings import NfpSection, OsloSection, load_wing
 from broker.settings import load as load_broker
-from broker.settings import load_nfp, load_oslo
 from broker.transport import curve
 from gateway.cluster.files import MARK, OPERATOR, write
 from gateway.cluster.shape import Shape
@@ -64,11 +64,11 @@ def test_the_token_is_the_operators_and_only_its_hash_is_kept(tmp_path):
 
 def test_wings_have_settings_and_keys(tmp_path):
     write(EVERYTHING, tmp_path)
-    nfp = load_nfp(tmp_path / "nfp.toml")
+    nfp = load_wing(NfpSection, tmp_path / "nfp.toml")
     assert (
         curve.load(nfp.key_secret).public_key == curve.load_public(tmp_path / "nfp" / "broker.key").public_key
     )
-    oslo = load_oslo(tmp_path / "oslo.toml")
+    oslo = load_wing(OsloSection, tmp_path / "oslo.toml")
     assert curve.load(oslo.curve_cert).secret_key
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.journal.reading.blocks import Block, Damage, Damaged, complete_end, salvage, walk
-from broker.journal.reading.codecs import unpacked
+from broker.journal.reading.bodies import unpacked
 from broker.journal.reading.records import records
 from broker.journal.reading.segments import Segment, live_writers, named, segments
 from broker.wire.message import request

@@ -162,7 +162,7 @@ def test_it_works_without_numpy(tmp_path: Path) -> None:
     write(tmp_path, "rank0", [lost(0, 0), *said(3)])
     code = (
         "import sys; sys.modules['numpy'] = None\n"
-        "from broker.journal.reading import verify, records, follow, contents\n"
+        "from broker.journal.reading import verify, records, follow\n"
         f"assert verify.verify({str(tmp_path)!r}).records == 4\n"
         f"assert len(list(records.records({str(tmp_path)!r}))) == 4\n"
     )

@@ -1,6 +1,6 @@
 """Which segments go: the oldest, until what is left fits, and those that are too old; never the open one."""
 
-from broker.journal.writer.retention import Kept, surplus
+from broker.journal.writer.recovery import Kept, surplus
 
 SEGMENTS = [Kept(f"w-{number}", number, size=100, written_s=number * 10.0) for number in range(5)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.journal import marks
 from broker.journal.layout import DICTIONARY
-from broker.journal.writer import retention
+from broker.journal.writer import recovery
 from broker.journal.writer import segments as room
 from broker.journal.writer.blocks import BlockBuilder
 from broker.journal.writer.recovery import Notes, recover
@@ -263,7 +263,7 @@ def test_retention_by_bytes_spares_the_open_segment(tmp_path):
 def test_unasked_all_writers_of_a_folder_keep_a_tenth_of_their_disk(tmp_path, monkeypatch):
     """Neither one of them nor many can fill it; what is sealed late would not be deleted in time."""
     disk = SimpleNamespace(f_frsize=1000, f_blocks=120)
-    monkeypatch.setattr(retention.os, "statvfs", lambda path: disk)
+    monkeypatch.setattr(recovery.os, "statvfs", lambda path: disk)
     (tmp_path / "nfp-00000000000000000000.fj").write_bytes(bytes(50))
     with Desk(tmp_path) as desk:
         for _ in range(20):
@@ -272,8 +272,8 @@ def test_unasked_all_writers_of_a_folder_keep_a_tenth_of_their_disk(tmp_path, mo
         assert rows(tmp_path)[0].seq > 100
         assert (tmp_path / "nfp-00000000000000000000.fj").exists()
         disk.f_blocks = 1 << 50
-        assert retention.fair_share(str(tmp_path), "rank0") == 2 << 30
-        assert retention.fair_share(str(tmp_path), "rank1") == (4 << 30) // 3
+        assert recovery.fair_share(str(tmp_path), "rank0") == 2 << 30
+        assert recovery.fair_share(str(tmp_path), "rank1") == (4 << 30) // 3
 
 
 def test_retention_by_age_asks_when_it_was_written_to_last(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.journal import premises
 from broker.journal.writer import start
-from broker.journal.writer.codecs import compressor
+from broker.journal.writer.blocks import compressor
 from tests.tables import for_each
 from tests.unit.journal.writer.plain import RUN, options
 

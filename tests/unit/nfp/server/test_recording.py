@@ -4,10 +4,10 @@ import asyncio
 import errno
 import json
 
+from broker.journal import feed
 from broker.journal.layout import DENIED
 from broker.journal.options import JournalOptions
 from broker.journal.tap import Tap
-from broker.nfp.server import recording as module
 from broker.nfp.server.recording import Recording
 from broker.wire.parts import split_parts
 from tests.live.chunks import Shelf
@@ -16,10 +16,10 @@ from tests.live.chunks import Shelf
 async def told(monkeypatch):
     """The records of a thousand refusals, one more later, and of the end."""
     now, shelf = [0.0], Shelf.of("in")
-    monkeypatch.setattr(module, "REFUSALS_PER_S", 3)
-    monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    recording = Recording(JournalOptions(directory="/nowhere", writer="nfp"), asyncio.get_running_loop())
-    recording._tap = Tap(shelf)
+    monkeypatch.setattr(feed, "REFUSALS_PER_S", 3)
+    monkeypatch.setattr(feed, "monotonic", lambda: now[0])
+    recording = Recording(JournalOptions(directory="/nowhere", writer="nfp"))
+    recording.tap = Tap(shelf)
     recording.turned_away("192.0.2.1", "k", "before it is on")
     recording.active = True
     for _ in range(1000):
@@ -28,7 +28,7 @@ async def told(monkeypatch):
     recording.turned_away("192.0.2.\udcff", "k", "the key is not listed")
     recording.active = False
     recording.turned_away("192.0.2.1", "k", "after it was on")
-    recording._tap.flush()
+    recording.tap.flush()
     await asyncio.sleep(0)  # what was noted for the end of the turn
     return shelf.records
 

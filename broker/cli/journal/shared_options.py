@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 import typer
@@ -12,8 +15,8 @@ import typer
 from broker.cli.exits import UsageError
 from broker.errors import ConfigError
 from broker.home import check, state_folder
-from broker.journal.reading.files import is_folder
-from broker.journal.reading.segments import listing
+from broker.journal.reading.records import Record
+from broker.journal.reading.segments import is_folder, listing
 from broker.secret import masked
 
 _DEFAULT: Final = "Default: $XDG_STATE_HOME/headgate/journal."
@@ -30,6 +33,12 @@ Place = Annotated[
 Writer = Annotated[
     str | None, typer.Option("--writer", "-w", metavar="NAME", help="Of this writer only: rank0, nfp, ...")
 ]
+
+
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="From 2026-01-31T12:00 (UTC), or 10m ago.")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")]
 _AGO: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|min|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,3 +98,62 @@ def clock(ts_ns: int, *, with_date: bool = True) -> str:
     except OverflowError:
         return f"{ts_ns} ns"
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f" if with_date else "%H:%M:%S.%f")
+
+
+Type = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type", "-t", metavar="TYPE", help="request, response, event, nfp, oslo, state; again for more."
+    ),
+]
+Topic = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="GLOB", help="Topics such as 'kvs.*'; may be given again."),
+]
+User = Annotated[
+    int | None, typer.Option("--user", min=0, metavar="UID", help="Of this userid, stamped or claimed.")
+]
+Direction = Annotated[
+    str | None, typer.Option("--direction", "-d", metavar="DIRECTION", help="in, out or denied.")
+]
+
+TYPES: Final = ("request", "response", "event", "control", "nfp", "oslo", "state")
+DIRECTIONS: Final = ("in", "out", "denied")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A filter; what is None or empty lets everything through."""
+
+    types: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    user: int | None = None
+    direction: str | None = None
+
+    def __call__(self, record: Record) -> bool:
+        """Whether ``record`` is wanted."""
+        return (
+            (not self.types or (record.type or record.kind) in self.types)
+            and (not self.topics or any(fnmatchcase(record.topic, each) for each in self.topics))
+            and (
+                self.user is None
+                or self.user in (record.userid, record.claimed if record.delivered is None else None)
+            )
+            and (self.direction is None or record.direction == self.direction)
+        )
+
+
+def wanted(
+    types: Sequence[str] | None, topics: Sequence[str] | None, user: int | None, direction: str | None
+) -> Wanted:
+    """The filter that the options describe.
+
+    Raises:
+        UsageError: a type or a direction that cannot be.
+    """
+    for each in types or ():
+        if each not in TYPES:
+            raise UsageError(f"--type {each[:64]!r}: expected one of {', '.join(TYPES)}")
+    if direction is not None and direction not in DIRECTIONS:
+        raise UsageError(f"--direction {direction[:64]!r}: expected one of {', '.join(DIRECTIONS)}")
+    return Wanted(tuple(types or ()), tuple(topics or ()), user, direction)

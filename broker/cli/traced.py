@@ -1,17 +1,19 @@
-"""Calls put together from what brokers tell of the messages that pass them, for ``trace`` (pure)."""
+"""Calls put together from what brokers tell of messages that pass, and events by hop and subscriber; for ``trace``."""
 
 from __future__ import annotations
 
 import errno
 import fnmatch
-import time
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.cli.exits import error_name
+from broker.cli.screen import local_clock
 from broker.identity import USERID_UNKNOWN
 from broker.safe_text import one_line
-from broker.wire.message import MATCHTAG_NONE, NORESPONSE, REQUEST, RESPONSE, STREAMING
+from broker.wire.message import EVENT, MATCHTAG_NONE, NORESPONSE, PRIVATE, REQUEST, RESPONSE, STREAMING
 
 OPEN_MAX: Final = 65_536
 """Calls without an answer so far that are remembered; the oldest are forgotten beyond it."""
@@ -63,12 +65,11 @@ class TracedCall:
 
     def text(self) -> str:
         """One line for people."""
-        clock = time.strftime("%H:%M:%S", time.localtime(self.time))
         user = "user ?" if self.userid is None else f"user {self.userid}"
         took = "wants no answer" if self.ms is None else f"{self.ms:.3f} ms"
-        line = f"{clock}.{int(self.time % 1 * 1000):03}  rank {self.rank}  {user}  {one_line(self.topic)}  {took}"
+        line = f"{local_clock(self.time)}  rank {self.rank}  {user}  {one_line(self.topic)}  {took}"
         if self.errnum:
-            line += f"  {errno.errorcode.get(self.errnum, self.errnum)}"
+            line += f"  {error_name(self.errnum)}"
             line += f": {one_line(self.error)[:200]}" if self.error else ""
         elif self.answers > 1:
             line += f"  {self.answers} answers"
@@ -141,7 +142,7 @@ class TracedCalls:
         return call
 
     def lost(self, rank: int) -> None:
-        """Nothing more is known of what entered there."""
+        """Forget the open calls that entered at ``rank``: its trace has ended."""
         for key in [key for key in self._open if key[0] == rank]:
             del self._open[key]
 
@@ -162,3 +163,125 @@ def glob_of(topic: str) -> str:
     if any(mark in topic for mark in "*?["):
         return topic
     return f"{topic.removesuffix('.')}.*" if "." not in topic or topic.endswith(".") else topic
+
+
+_ANY = -1
+"""The rank of a link of a client, and of what goes to all children."""
+
+
+@dataclass(slots=True)
+class TracedHop:
+    """What one broker or gateway did with one event.
+
+    Attributes:
+        time: seconds since 1970. where: "rank 2", or the name of a gateway's process.
+        sequence: its number; 0: it has none yet. userid: its sender's; None: nobody has stamped it yet.
+        outcome: received or sent by a broker; of a gateway delivered, withheld, dropped, waiting, closed, or nobody.
+        peer: from or to whom. why: what kept it away; "" nothing did.
+    """
+
+    time: float
+    where: str
+    topic: str
+    sequence: int
+    userid: int | None
+    private: bool
+    outcome: str
+    peer: str
+    why: str = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody who subscribed to it did not get it."""
+        return self.outcome in ("withheld", "dropped", "closed")
+
+    def value(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "time": self.time,
+            "where": self.where,
+            "topic": self.topic,
+            "sequence": self.sequence,
+            "userid": self.userid,
+            "private": self.private,
+            "outcome": self.outcome,
+            "peer": self.peer,
+            "why": self.why,
+        }
+
+    def text(self) -> str:
+        """One line for people."""
+        number = f"#{self.sequence}" if self.sequence else "#-"
+        private = "  private" if self.private else ""
+        said = f"{self.outcome}  {one_line(self.peer)}" if self.peer else self.outcome
+        line = f"{local_clock(self.time)}  {one_line(self.topic)}  {number}{private}"
+        line += f"  {self.where}  {said}"
+        return f"{line}: {one_line(self.why)}" if self.why else line
+
+
+class TracedEvents:
+    """Counts hops as they are made of what was told.
+
+    Attributes:
+        outcomes: outcome -> hops.
+    """
+
+    def __init__(self, prefixes: tuple[str, ...]) -> None:
+        self._prefixes = prefixes
+        self.outcomes: Counter[str] = Counter()
+
+    def take(self, rank: int, told: Mapping[str, Any]) -> list[TracedHop]:
+        """One record of the broker ``rank`` (``overlay.trace``)."""
+        if told["type"] != EVENT or not told["topic"].startswith(self._prefixes):
+            return []
+        arrives = told["prefix"] == "rx"
+        if told["name"] is not None:
+            peer = told["name"]
+        else:
+            peer = "its children" if told["rank"] == _ANY else f"rank {told['rank']}"
+        hop = TracedHop(
+            told["timestamp"],
+            f"rank {rank}",
+            told["topic"],
+            told["sequence"],
+            None if told["userid"] == USERID_UNKNOWN else told["userid"],
+            bool(told["flags"] & PRIVATE),
+            "received" if arrives else "sent",
+            f"from {peer}" if arrives else f"to {peer}",
+        )
+        return self._counted([hop])
+
+    def take_subscribers(self, told: Mapping[str, Any]) -> list[TracedHop]:
+        """One record of a gateway (``NAME.trace``): a hop for each subscriber."""
+
+        def hop(outcome: str, peer: str, why: str) -> TracedHop:
+            return TracedHop(
+                told["at"],
+                told["gateway"],
+                told["topic"],
+                told["sequence"],
+                told["userid"],
+                told["private"],
+                outcome,
+                peer,
+                why,
+            )
+
+        rows = told["subscribers"]
+        hops = [hop(row["outcome"], f"{row['user']} (session {row['session']})", row["why"]) for row in rows]
+        if not rows:
+            count = told["unsubscribed"]
+            hops.append(
+                hop("nobody", "", f"none of its {count} sessions has a subscription that begins the topic")
+            )
+        if told["more"]:
+            hops.append(hop("delivered", f"{told['more']} more subscribers", "or not: they have no row"))
+        return self._counted(hops)
+
+    def _counted(self, hops: list[TracedHop]) -> list[TracedHop]:
+        self.outcomes.update(hop.outcome for hop in hops)
+        return hops
+
+    def summary(self) -> str:
+        """What was seen, for people."""
+        return ", ".join(f"{outcome}: {count:,}" for outcome, count in self.outcomes.items()) or "no event"

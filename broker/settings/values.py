@@ -1,16 +1,26 @@
-"""One fault of a configuration, and the checks of single values that several sections share.
+"""Values that several sections share: the ranges of their fields, a fault, the checks of keys and URIs.
 
 Nothing is opened, resolved or read: a file for another machine can be checked here.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from broker import z85
 from broker.errors import ConfigError
 from broker.schemes import Capabilities, beyond_loopback, capabilities_of, check_port, nobody
 from broker.secret import masked
 from broker.settings.lines import KeyPath
+
+# 0xFFFFFFFF means unknown, and an owner link would fill it in
+Userid = Annotated[int, Meta(ge=0, le=2**32 - 2)]
+Count = Annotated[int, Meta(ge=1, le=2**31)]
+Bytes = Annotated[int, Meta(ge=1024, le=2**32 - 1)]  # frames announce their size in 32 bits
+Seconds = Annotated[float, Meta(ge=0, le=86400 * 365)]
+Text = Annotated[str, Meta(min_length=1)]
+
 
 UNKNOWN = Capabilities(is_exposed=nobody)
 """What is known of an address for which there is no transport."""
@@ -32,6 +42,25 @@ def check_key(path: KeyPath, key: str) -> Iterator[Problem]:
     """Check that ``key`` is a CURVE key: 32 bytes in Z85."""
     if expected := z85.check(key):
         yield saw(path, key, expected)
+
+
+def check_keys(path: KeyPath, keys: Iterable[str]) -> Iterator[Problem]:
+    """Check the ``key`` of each entry at ``path``: a CURVE key, and not that of an entry before."""
+    seen: set[str] = set()
+    for index, key in enumerate(keys):
+        place = (*path, index, "key")
+        yield from check_key(place, key)
+        if key in seen:
+            yield saw(place, key, "each key once")
+        seen.add(key)
+
+
+def check_order(path: KeyPath, section: object, *pairs: tuple[str, str]) -> Iterator[Problem]:
+    """Check that the first of each pair of limits does not exceed the second; ``section`` stands at ``path``."""
+    for smaller, larger in pairs:
+        low, high = getattr(section, smaller), getattr(section, larger)
+        if low > high:
+            yield saw((*path, smaller), low, f"at most {larger}, {high}")
 
 
 def check_uri(path: KeyPath, uri: str, *schemes: str) -> Iterator[Problem]:
