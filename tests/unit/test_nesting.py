@@ -23,7 +23,7 @@ from broker.transport.websocket.codec import of_status
 from broker.wire import payload
 from broker.wire.message import event
 from gateway.codecs import control, jsonview
-from gateway.identity import keys
+from gateway.identity import fetching
 from tests.tables import for_each
 
 pytestmark = pytest.mark.interpreter
@@ -83,7 +83,7 @@ READERS = {
     "web: several messages": (
         taken(jsonview.decode, DecodeError), b'[{"type":"request","topic":"a","matchtag":1,"payload":{"a":', b"}}]",
     ),
-    "web: keys": (taken(lambda t: keys.read_json(t), msgspec.DecodeError), b'{"keys":[],"more":', b"}"),
+    "web: what providers answer": (taken(fetching.object_of, ValueError), b'{"keys":[],"more":', b"}"),
 }  # fmt: skip
 """Reader -> does it take a text; what stands before and behind the part that is nested."""
 WRAPPED = {"web: a message": 1, "web: several messages": 2}
