@@ -8,9 +8,8 @@
 ``connections`` aiohttp's side of one: how long a request head may take, what is answered to what is no HTTP
 ``requests``    topic, parameters and payload of a request
 ``answers``     what stands on every answer, payloads, problem bodies, and which error number is which status
-``rpc``         ``POST /v1/rpc/{topic}``, one answer or NDJSON; ``POST /v1/events/{topic}``
+``rpc``         calls and their link: ``POST /v1/rpc/{topic}``, one answer or NDJSON; ``POST /v1/events/{topic}``
 ``sse``         ``GET /v1/events``: server-sent events that resume
-``exchange``    HTTP calls as a Link: those of a connection are one session, a stream has its own
 ``login``       one-time link or token to cookie, to an identity provider and back, logout, who am I
 ``history``     ``GET /v1/history`` and its questions
 ``health``      ``/livez``, ``/readyz``

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gateway.web.admission import Admission, Slot
     from gateway.web.app_context import Caller
-    from gateway.web.exchange import ExchangeLink
+    from gateway.web.rpc import ExchangeLink
 
 log = logging.getLogger("headgate")
 

@@ -139,16 +139,16 @@ async def payload_of(
 
 
 async def _read(request: web.Request, max_bytes: int, setting: str) -> bytes:
-    too_large = Refusal(413, f"the body is larger than {max_bytes} bytes ({setting})", errno.EMSGSIZE)
+    too_large = f"the body is larger than {max_bytes} bytes ({setting})"
     if (request.content_length or 0) > max_bytes:
-        raise too_large
+        raise Refusal(413, too_large, errno.EMSGSIZE)
     found = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.content.iter_any():
                 found += chunk
                 if len(found) > max_bytes:  # chunked bodies do not say their length before
-                    raise too_large
+                    raise Refusal(413, too_large, errno.EMSGSIZE)
     except TimeoutError:
         raise Refusal(408, f"the body took longer than {BODY_S:g} s", errno.ETIMEDOUT) from None
     except (web.RequestPayloadError, ValueError) as error:

@@ -33,9 +33,8 @@ from gateway.events.run import Run
 from gateway.sessions import answers
 from gateway.web.answers import ONE_LINE, STREAMED, Refusal, of_response
 from gateway.web.app_context import CALLER, FRONT, AppContext
-from gateway.web.exchange import ExchangeLink
 from gateway.web.requests import overflow_of
-from gateway.web.rpc import open_session, take_rate
+from gateway.web.rpc import ExchangeLink, open_session, take_rate
 from gateway.websocket.outbox import with_policy
 
 if TYPE_CHECKING:

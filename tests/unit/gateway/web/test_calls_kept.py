@@ -22,7 +22,7 @@ from gateway.principal import Denied
 from tests.unit.gateway.web.site import EVERYBODY, methods
 
 ROOT = f"{Path(broker.__file__).parent.parent}/"
-FUNCTIONS, FILES = 120, 40
+FUNCTIONS, FILES = 119, 36
 """Of ours that a call runs through, from the socket to the service of a client of the broker and back."""
 
 
@@ -404,7 +404,7 @@ async def test_who_has_ended_waits_for_no_collection_of_garbage(rundir, live):
             ours = (
                 "gateway.sessions",
                 "gateway.websocket",
-                "gateway.web.exchange",
+                "gateway.web.rpc",
                 "gateway.web.sse",
                 "broker.transport",
             )
