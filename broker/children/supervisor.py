@@ -52,12 +52,44 @@ class Supervisor:
         """All are to end; called again: at once. Whoever waits for ``leaving`` ends them."""
         (self._hurry if self.leaving.is_set() else self.leaving).set()
 
+    def begin(self) -> None:
+        """Start each once those that it depends on are ready, see ``join``."""
+        for child in self.children.values():
+            self._start(child)
+
+    def _start(self, child: Child) -> None:
+        child.start([self.children[name] for name in child.program.depends_on])
+
+    async def join(self, seconds: float) -> None:
+        """Return once nobody is ``missing``, once one is ``lost``, or once all are to leave.
+
+        Raises:
+            TimeoutError: none of it within so many ``seconds``; it says who is missing.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                while self.missing() and not self.lost() and not self.leaving.is_set():
+                    self.changed.clear()
+                    await first_of(self.changed.wait(), self.leaving.wait())
+        except TimeoutError:
+            raise TimeoutError(f"{named(self.missing())} not ready within {seconds:g} s") from None
+
+    def missing(self) -> list[Child]:
+        """Who is not ready."""
+        return [child for child in self.children.values() if not child.ready]
+
+    def lost(self) -> list[Child]:
+        """Who is not started again."""
+        return [child for child in self.children.values() if child.left.is_set()]
+
     async def start(self) -> None:
-        """Start each once those that it depends on are ready; returns once each is ready, or left."""
+        """Start one after the other, those behind one that is needed when it is ready; returns once each is ready, or
+        left.
+        """
         for at, child in enumerate(self.children.values()):
             if at and self._interval_s:
                 await asyncio.sleep(self._interval_s)
-            child.start([self.children[name] for name in child.program.depends_on])
+            self._start(child)
             if child.program.needed:
                 await child.settled.wait()
         for child in self.children.values():
@@ -90,3 +122,8 @@ async def all_left(children: Collection[Child]) -> None:
     """Return once none of ``children`` is started again; those not started yet are to come."""
     while there := [child for child in children if not child.left.is_set()]:
         await there[0].left.wait()
+
+
+def named(children: Sequence[Child]) -> str:
+    """Names of ``children`` in a sentence, of the first 16 of them: ``rank 1, rank 2``."""
+    return ", ".join([child.program.name for child in children[:16]] + ["..."] * (len(children) > 16))

@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
-from broker.children.supervisor import all_left
+from broker.children.supervisor import all_left, named
 from broker.cli import exits, wings
 from broker.cli.parsing import Parser
 from broker.endings import OK
@@ -26,7 +26,6 @@ from broker.errors import ConfigError, HeadgateError, print_error
 from broker.local.command import AWAITED, BLOCKED, Command, environment, own_directory, where
 from broker.local.ranks import LocalTree, plan
 from broker.local.rundir import Rundir
-from broker.local.tree import named
 from broker.outlet import take_over
 from broker.settings import NfpSection, OsloSection, Settings, read
 from broker.signals import opened
@@ -60,14 +59,8 @@ def arguments() -> Parser:
         _EPILOG,
         usage="[OPTIONS] [-- COMMAND ...]",
     )
+    add_tree(parser)
     add = parser.add_argument
-    add("-n", "--size", type=positive, default=1, metavar="N", help="How many brokers (default 1).")
-    add("-t", "--topo", metavar="kary:K", help="The parent of rank r is (r-1)/K (default kary:2).")
-    add(
-        "--rundir",
-        metavar="DIR",
-        help="Sockets and keys go here (default: a new private directory, removed at the end).",
-    )
     add("-w", "--wait", action="store_true", help="No command: print how to connect, stay until Ctrl-C.")
     add(
         "-c",
@@ -76,24 +69,29 @@ def arguments() -> Parser:
         help="Settings for every rank; the shape and keys of the tree are made here.",
     )
     parser.add_set("SECTION.KEY=VALUE", "One setting more")
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
+    return parser
+
+
+def add_tree(parser: Parser) -> None:
+    """The options that say which tree is made on this machine, and what stands beside it."""
+    add = parser.add_argument
+    add("-n", "--size", type=positive, default=1, metavar="N", help="How many brokers (default 1).")
+    add("-t", "--topo", metavar="kary:K", help="The parent of rank r is (r-1)/K (default kary:2).")
     add(
-        "--nfp",
-        action="store_true",
-        help="And a broker of NFP inside rank 0, with [nfp] of the settings or defaults.",
+        "--rundir",
+        metavar="DIR",
+        help="Sockets, keys and state (default: a new private directory, removed at the end).",
     )
-    add(
-        "--oslo",
-        action="store_true",
-        help="And a node proxy for oslo.messaging beside rank 0, with [oslo] of the settings or defaults.",
-    )
+    for name, what in (("nfp", "a broker of NFP"), ("oslo", "a node proxy for oslo.messaging")):
+        text = f"And {what} beside rank 0, with [{name}] of the ranks' settings or defaults."
+        add(f"--{name}", action="store_true", help=text)
     add(
         "--journal",
         metavar="DIR",
         help="Record what passes, into this folder (headgate journal, headgate pipeline).",
     )
-    add("-v", "--verbose", action="store_true", help="Let the brokers log what they do.")
-    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
-    return parser
+    add("-v", "--verbose", action="store_true", help="Let everybody log what they do.")
 
 
 def positive(text: str) -> int:
@@ -140,32 +138,17 @@ def settings_with(given: argparse.Namespace, config: str | None, assignments: Se
     """
     topology = [f"tree.topology={given.topo}"] if given.topo else []
     settings = read(config, [*assignments, *topology])
-    if given.nfp:
-        settings = with_nfp(settings)
-    if given.oslo:
-        settings = with_oslo(settings)
+    if given.nfp and settings.nfp is None:
+        settings = replace(settings, nfp=NfpSection())
+    if given.oslo and settings.oslo is None:
+        settings = replace(settings, oslo=OsloSection())
     if given.journal:
-        settings = with_journal(settings, given.journal)
+        settings = replace(settings, journal=settings.journal.at(given.journal))
     if settings.tree.topology == "custom":
         raise ConfigError(
             "tree.topology: saw custom, expected kary:K: a local tree makes its own hosts (try --topo)"
         )
     return settings
-
-
-def with_nfp(settings: Settings) -> Settings:
-    """``settings`` with a section ``[nfp]``: its own, or the defaults."""
-    return settings if settings.nfp is not None else msgspec.structs.replace(settings, nfp=NfpSection())
-
-
-def with_oslo(settings: Settings) -> Settings:
-    """``settings`` with a section ``[oslo]``: its own, or the defaults."""
-    return settings if settings.oslo is not None else msgspec.structs.replace(settings, oslo=OsloSection())
-
-
-def with_journal(settings: Settings, directory: str) -> Settings:
-    """``settings`` with the journal on, in ``directory``; the rest of ``[journal]`` as it is."""
-    return msgspec.structs.replace(settings, journal=settings.journal.at(directory))
 
 
 class Launcher:

@@ -8,14 +8,12 @@ follow it, as in a tree of many machines; who has not followed is told, too.
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Sequence
 from typing import Final
 
 from broker.children.child import Child
 from broker.children.supervisor import Step, Supervisor
-from broker.tasks import first_of
 
 START_S: Final = 60.0
 """How long all may take to find together."""
@@ -45,37 +43,15 @@ class Tree(Supervisor):
         self._root = root
         self.beside = beside
 
-    def begin(self) -> None:
-        """Start all, see ``join``."""
-        for child in self.children.values():
-            child.start()
-
-    async def join(self) -> None:
-        """Return once every rank has joined and the others are ready, once one is left, or once all are to leave.
-
-        Raises:
-            TimeoutError: none of it in time; it says who is missing.
-        """
-        seconds = START_S + START_EACH_S * len(self.children)
-        try:
-            async with asyncio.timeout(seconds):
-                while self.missing() and not self.lost() and not self.leaving.is_set():
-                    self.changed.clear()
-                    await first_of(self.changed.wait(), self.leaving.wait())
-        except TimeoutError:
-            raise TimeoutError(f"{named(self.missing())} not ready within {seconds:g} s") from None
+    async def join(self, seconds: float = START_S) -> None:
+        """As of ``Supervisor``; ``START_EACH_S`` longer for each child."""
+        await super().join(seconds + START_EACH_S * len(self.children))
 
     def missing(self) -> list[Child]:
-        """Who has not joined, or is not ready."""
-        return [
-            child
-            for child in self.children.values()
-            if not (_joined(child) if child in self.ranks else child.ready)
+        """Who is not ready, and which rank has not joined."""
+        return [child for child in self.ranks if not _joined(child)] + [
+            child for child in self.beside if not child.ready
         ]
-
-    def lost(self) -> list[Child]:
-        """Who has ended and is not started again."""
-        return [child for child in self.children.values() if child.left.is_set()]
 
     async def down(self) -> None:
         """Have all leave; who is told by ``leave`` meanwhile leaves at once. Harmless twice."""
@@ -92,8 +68,3 @@ class Tree(Supervisor):
 
 def _joined(rank: Child) -> bool:
     return rank.ready and _JOINED in rank.said
-
-
-def named(children: Sequence[Child]) -> str:
-    """Names of ``children`` in a sentence, of the first 16 of them: ``rank 1, rank 2``."""
-    return ", ".join([child.program.name for child in children[:16]] + ["..."] * (len(children) > 16))

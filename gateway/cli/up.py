@@ -16,13 +16,13 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-import msgspec
+from msgspec.structs import replace
 
 from broker import memory, supervision
 from broker.cli import wings
 from broker.cli.exits import Failed
 from broker.cli.parsing import Parser
-from broker.cli.start import positive, settings_with
+from broker.cli.start import add_tree, settings_with
 from broker.errors import ConfigError
 from broker.local import command
 from broker.local.ranks import LocalTree, plan
@@ -68,9 +68,8 @@ def arguments() -> Parser:
         "Start brokers and a gateway on this machine, print a login link, stay until Ctrl-C.",
         _EPILOG,
     )
+    add_tree(parser)
     add = parser.add_argument
-    add("-n", "--size", type=positive, default=1, metavar="N", help="How many brokers (default 1).")
-    add("-t", "--topo", metavar="kary:K", help="The parent of rank r is (r-1)/K (default kary:2).")
     add(
         "-l",
         "--listen",
@@ -78,23 +77,7 @@ def arguments() -> Parser:
         help=f"Where the gateway listens (default: http://127.0.0.1:8280, or one of the next {PORTS - 1} ports).",
     )
     add("--no-login", action="store_true", help="Make no login link: tokens and certificates only.")
-    add("--rundir", metavar="DIR", help="Sockets, keys and state (default: a new private directory).")
     add("-c", "--config", metavar="FILE", help="Settings of the gateway (TOML).")
-    add(
-        "--nfp",
-        action="store_true",
-        help="And a broker of NFP, with [nfp] of the ranks' settings or defaults.",
-    )
-    add(
-        "--oslo",
-        action="store_true",
-        help="And a node proxy for oslo.messaging, with [oslo] of the ranks' settings or defaults.",
-    )
-    add(
-        "--journal",
-        metavar="DIR",
-        help="Record what passes the brokers, into this folder (headgate journal, headgate pipeline).",
-    )
     add(
         "--pipeline",
         action="store_true",
@@ -105,7 +88,6 @@ def arguments() -> Parser:
     add("--broker-config", metavar="FILE", help="Settings of every rank; the shape of the tree is made here.")
     for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
         parser.add_set("SECTION.KEY=VALUE", f"One setting more {whose}", name)
-    add("-v", "--verbose", action="store_true", help="Let everybody log what they do.")
     return parser
 
 
@@ -120,8 +102,8 @@ def main(argv: list[str]) -> int:
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
         if "gateway.statedir" not in " ".join(given.set) and not given.config:
-            section = msgspec.structs.replace(settings.gateway, statedir=f"{rundir.path}/rank-0.state")
-            settings = msgspec.structs.replace(settings, gateway=section)
+            section = replace(settings.gateway, statedir=f"{rundir.path}/rank-0.state")
+            settings = replace(settings, gateway=section)
         ranks = plan(base, given.size, base.tree.topology, rundir.path)
         return asyncio.run(Up(given, settings, ranks, rundir).run())
     finally:
@@ -136,7 +118,7 @@ def gateway_settings(given: argparse.Namespace) -> GatewaySettings:
     """
     settings = load(given.config) if given.config else GatewaySettings.defaults()
     if given.listen:
-        settings = check(msgspec.structs.replace(settings, listen=(ListenEntry(url=given.listen),)))
+        settings = check(replace(settings, listen=(ListenEntry(url=given.listen),)))
     level = "info" if given.verbose else "warning"
     login = [] if given.no_login or given.config else ["access.login_links=owner"]
     history = [f"history.warehouse={json.dumps(delta.place_of(given.history))}"] if given.history else []
@@ -166,11 +148,11 @@ def with_owner(settings: GatewaySettings) -> tuple[GatewaySettings, str]:
     if settings.users or not all(place_of(entry.url).is_local for entry in settings.listen):
         return settings, ""
     owner = UserEntry(name=OWNER, userid=os.geteuid(), roles=("owner",))
-    access = msgspec.structs.replace(settings.access, allow_owner=True)
+    access = replace(settings.access, allow_owner=True)
     tokens = TokenFile(token_path(settings))
     tokens.remove(lambda token: (token.user, token.note) == (OWNER, NOTE))
     text = tokens.add(OWNER, now=time.time(), note=NOTE)[1]
-    return msgspec.structs.replace(settings, users=(owner,), access=access), text
+    return replace(settings, users=(owner,), access=access), text
 
 
 def _bound(settings: GatewaySettings, *, fixed: bool) -> list[socket.socket]:
@@ -255,7 +237,7 @@ class Up:
             self.settings, self._token = with_owner(self.settings)
         own = f"inproc://gateway-{os.getpid()}"
         first = self._ranks[0]
-        first = msgspec.structs.replace(first, listen=(*first.listen, BrokerListenEntry(uri=own)))
+        first = replace(first, listen=(*first.listen, BrokerListenEntry(uri=own)))
         gateway = Gateway(self.settings, upstream=own, sockets=sockets)
 
         def ready(_node: Node) -> None:

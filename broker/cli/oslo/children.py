@@ -6,7 +6,6 @@ it says that it is ready.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -167,15 +166,12 @@ class Children(Supervisor):
         Raises:
             ConfigError, HeadgateError: one of them cannot. TimeoutError: not within READY_S.
         """
+        self.begin()
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READY_S):
-                    await super().start()
+            await self.join(READY_S)
             for child in self._all:
                 if child.over:
                     raise child.failure()
-            if missing := [child.order.name for child in self._all if not child.ready]:
-                raise TimeoutError(f"not ready within {READY_S:g} s: {', '.join(missing)}")
         except BaseException:
             await self.stop()
             raise

@@ -288,7 +288,7 @@ def test_a_child_that_is_never_ready(rundir, monkeypatch):
 
     async def work():
         kept = Children(orders(made(rundir)))
-        with pytest.raises(TimeoutError, match=r"not ready within 0\.2 s: proxy"):
+        with pytest.raises(TimeoutError, match=r"oslo proxy not ready within 0\.2 s"):
             await kept.start()
 
     run(work)
