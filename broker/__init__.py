@@ -17,25 +17,25 @@ One message's journey, room by room::
     settings/    the configuration file, typed
     testing/     for authors of transports: the checks that every transport passes
     endpoints    addresses taken apart, and what stays on this machine
-    listening    sockets that listen, of TCP and of files: bound alike by whoever has one
+    listening    sockets that listen, of TCP and of files: bound alike by all rooms
     schemes      which transport an address has, and what that transport can do
     children/    child processes: started, heard, started again when they end, ended together
     supervision  what a process says to its service manager
     endings      which error means which exit code, and what a service waits for instead of ending
     obstacles    what stands in the way of a start: it may pass by itself, or a person has to change something
     loglines     the form of its log: how many lines of a kind, and how long they may be
-    call_report  what broker.calls tells, for whoever adds brokers up
+    call_report  the answer of broker.calls, for those that add brokers up
     name_stats   rate, errors and duration of what has a name: methods, topics, tasks; bounded
-    exposition   counts as Prometheus reads them, and the small HTTP listener for who does
+    exposition   counts as Prometheus reads them, and the small HTTP listener for that
     awake        time in which this process ran: its own stalls are not the silence of others
     rates        how often something may happen: token buckets of clients, rations of records, throttled log lines
-    backoff      pauses of whoever tries again: they double until something has lasted
+    backoff      pauses between attempts: they double until something has lasted
     holdings     how much each of many holds, for limits on each and on all
     bounded_queue  what waits in order, bounded in messages and bytes
     inbox        such a queue between what never waits and the one that waits for it
     secret       URLs that may hold a secret: a type whose text is masked; secrets in files
     home         where a user's state is kept, and that there is such a place
-    trust        who is at the other end of a local socket: whose folder, whose process
+    trust        the owner of a local socket: of its folder, of its process
     atomic       files that are written whole or not at all
     signals      blocked signals, taken one by one within a time
     memory       what a burst of messages took goes back to the system

@@ -82,9 +82,8 @@ class StallMeter:
     def wakes_at(self, due: float) -> None:
         """The timer is set for ``due``: this process runs, and will until then, unless it is stopped."""
         now = self._time()
-        if (
-            now - self._here > LATE_S
-        ):  # no timer was set for so long: that time is no stall, and counts as silence
+        # no timer was set for so long: that time is no stall, and counts as silence
+        if now - self._here > LATE_S:
             self._late = False
         self._here, self._due = now, due
 

@@ -1,4 +1,4 @@
-"""How long whoever tries again waits: one law for every room that dials, reconnects or starts something anew.
+"""The pauses between attempts: one law for every room that dials, reconnects or starts something anew.
 
 The bound of the pause doubles with each failure in a row, up to a limit. What worked and was lost again at once is one
 more failure: only what lasted begins anew. Otherwise two that displace each other, such as two processes of one rank,

@@ -1,4 +1,4 @@
-"""What ``broker.calls`` tells, checked as a whole before anything of it counts: for whoever adds brokers up (pure)."""
+"""The answer of ``broker.calls``, checked as a whole before anything of it counts: for adding brokers up (pure)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Errno = Annotated[str, Meta(pattern=r"^[0-9]{1,10}\Z")]
 
 
 class LastError(Struct):
-    """The newest error of a method; ``time`` in seconds since 1970. A text is cut: who adds up keeps many."""
+    """The newest error of a method; ``time`` in seconds since 1970. A text is cut: a sum of brokers keeps many."""
 
     errnum: Count
     text: str

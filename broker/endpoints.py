@@ -92,7 +92,7 @@ def split(uri: str, *schemes: str) -> Endpoint:
 
 
 def parse(uri: str, *schemes: str) -> Endpoint:
-    """As ``split``, for whoever uses what nobody has checked; IPv6 numbers may lack their brackets, as with libzmq.
+    """As ``split``, for addresses that nobody has checked; IPv6 numbers may lack their brackets, as with libzmq.
 
     Raises:
         ConfigError: another form; what may be a secret in it is not repeated.
@@ -129,7 +129,7 @@ def bracketed(host: str) -> str:
 
 def numeric(host: str) -> IPv4Address | IPv6Address | None:
     """The address that ``host`` spells in numbers; None for a name."""
-    import ipaddress  # late: whoever dials a UNIX socket never asks
+    import ipaddress  # late: a dialer of UNIX sockets never asks
 
     try:
         return ipaddress.ip_address(host)

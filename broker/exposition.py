@@ -19,7 +19,7 @@ log = logging.getLogger("headgate")
 
 REQUEST_MAX_BYTES = 8192
 REQUEST_TIMEOUT_S = 5.0
-"""A scraper sends a few hundred bytes at once; whoever does not is cut off."""
+"""A scraper sends a few hundred bytes at once; one that does not is cut off."""
 
 REQUESTS_MAX: Final = 32
 """So many at a time: descriptors are for others. For one more the oldest ends: honest ones are brief."""
@@ -112,7 +112,7 @@ class PageListener:
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=REQUEST_MAX_BYTES)
 
     async def stop(self) -> None:
-        """Close the socket, and who still asks there."""
+        """Close the socket, and the connections that still ask there."""
         if self._server is not None:
             self._server.close()
             for writer in self._open:

@@ -1,7 +1,7 @@
 """Where a user's state is kept, and that there is such a place: one answer for all that keep some. A leaf.
 
 A user without an entry in passwd and without ``$HOME`` has none, as in a container with a number for a user: what they
-name then is below a folder that never is, and whoever would make it says what is missing.
+name then is below a folder that never is, and ``make`` says what is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where something listens: sockets of TCP and of files, bound alike by whoever has one. None of them blocks."""
+"""Sockets that listen, of TCP and of files, bound alike by all rooms. None of them blocks."""
 
 from __future__ import annotations
 
@@ -148,9 +148,8 @@ def _unbound(place: Endpoint) -> tuple[socket.socket, Address]:
 
 def _is_interface(host: str) -> bool:
     try:
-        socket.if_nametoindex(
-            host
-        )  # a list of them all takes netlink, which the gateway's unit does not allow
+        # not by a list of them all: that takes netlink, which the gateway's unit does not allow
+        socket.if_nametoindex(host)
     except OSError:
         return False
     return True

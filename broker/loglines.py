@@ -96,7 +96,7 @@ def send_to_stderr(log: logging.Logger, name: str, level: str | int) -> None:
 
 
 class Stderr(logging.StreamHandler[Any]):
-    """A handler that writes to stderr and never waits for who reads it.
+    """A handler that writes to stderr and never waits for its reader.
 
     Args:
         form: of its lines.
@@ -118,7 +118,7 @@ def _dropped(lines: int) -> logging.LogRecord:
 
 
 def formatter(name: str) -> logging.Formatter:
-    """The form of our lines on stderr, by who reads them.
+    """The form of our lines on stderr, by their reader.
 
     - ``$HEADGATE_LOG_FORMAT`` is ``json``: an object a line with ``time`` (UTC, RFC 3339), ``level``, ``name``,
       ``text``, and ``trace`` where an exception is told.
@@ -127,7 +127,7 @@ def formatter(name: str) -> logging.Formatter:
     - else ``2026-01-31T12:00:00.000 headgate[NAME] INFO text``, local time.
 
     Args:
-        name: who speaks: a rank, ``gateway``, ``nfp``.
+        name: of the part that logs: a rank, ``gateway``, ``nfp``.
     """
     if os.environ.get(LOG_FORMAT, "").lower() == "json":
         return _Json(name)

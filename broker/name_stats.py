@@ -115,7 +115,7 @@ class NameStats:
         """JSON-ready; the newest error under ``last_error`` with its ``time``, None where there is none.
 
         Args:
-            now_ns: the time by the clock of whoever counts.
+            now_ns: the time by the clock of the room that counts.
             wall: the same in seconds since 1970.
         """
         return {

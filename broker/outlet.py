@@ -145,9 +145,8 @@ class Outlet(io.TextIOBase):
 
     def _start(self) -> None:
         """Have a thread write; where there can be none any more, at the end of the process, write here."""
-        blocked = signal.pthread_sigmask(
-            signal.SIG_BLOCK, signal.valid_signals()
-        )  # they are for others to take
+        # the new thread inherits the mask: signals are for other threads to take
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             if not self._ended:
                 _thread.start_new_thread(self._write_out, ())

@@ -91,7 +91,7 @@ class SecretUrl:
         self._text = text
 
     def reveal(self) -> str:
-        """The URL itself: for whom it is about, never for a person."""
+        """The URL itself: for the store or server that it names, never for a person."""
         return self._text
 
     @property

@@ -49,7 +49,7 @@ def notify(*lines: str) -> bool:
     """Tell the service manager ``lines`` such as ``STATUS=well``, in one datagram (sd_notify(3)).
 
     Nothing without ``$NOTIFY_SOCKET``, and nothing when the manager does not listen or its queue is full: a process
-    never waits for whoever looks after it. False when the queue is full: it may be told later.
+    never waits for its manager. False when the queue is full: it may be told later.
     """
     address = os.environ.get(_NOTIFY_SOCKET)
     if not address or not lines:

@@ -67,7 +67,7 @@ def socket_objection(path: str) -> str:
 
 
 def peer_objection(sock: socket.socket, path: str) -> str:
-    """Why whoever listens at ``path``, to which ``sock`` has connected, must not be spoken to; "" nothing.
+    """Why the process that listens at ``path``, to which ``sock`` has connected, must not be spoken to; "" nothing.
 
     An abstract socket (``@NAME``) is in no folder that could say whose sockets may be there.
     """

@@ -36,9 +36,9 @@ TASKS_MAX: Final = 8192
 WAITING_MAX: Final = 1024
 """Requests that wait behind those; beyond it EAGAIN."""
 EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
-"""Who may call what rules of the wing decide about."""
+"""Roles that may call methods about which rules of the wing decide."""
 TRUSTED: Final = Role.OWNER | Role.ADMIN
-"""Who may see what tells of everybody."""
+"""Roles that may see what concerns other users."""
 OTHERWISE: Final = ""
 """In place of a method's name: the handler of topics that no method has."""
 

@@ -65,11 +65,11 @@ class Single:
 
     @property
     def over(self) -> bool:
-        """Whether whoever awaited it was cancelled."""
+        """Whether the task that awaited it was cancelled."""
         return self.future.done()
 
     def answered(self, message: Message) -> None:
-        """Hand the response to whoever awaits it, if it still does."""
+        """Hand the response to the task that awaits it, if it still does."""
         if not self.future.done():
             self.future.set_result(message)
 

@@ -181,7 +181,7 @@ class Connection:
         return await asyncio.shield(self._on_end)
 
     def _end(self, error: LinkError) -> None:
-        """The connection has ended for good: tell everyone who waits."""
+        """The connection has ended for good: tell all that wait."""
         if self._calls.ended is not None:
             return
         if self._reconnecting is not None:

@@ -1,4 +1,4 @@
-"""Ingress decides who you are; the one who answers decides what you may do (``broker.serving.runner``, say).
+"""Ingress decides the identity of a peer; the service that answers decides what it may do (``broker.serving.runner``).
 
 Pure rules of RFC 12:
 

@@ -223,7 +223,7 @@ class Node:
             self.capture.end()
 
     async def _finish(self) -> None:
-        """Let calls that are open be answered, by whoever leaves behind us, too, and the children go first."""
+        """Let calls that are open be answered, also by brokers that leave behind us, and the children go first."""
         drain_s = self.settings.broker.drain_s
         gone, left = await asyncio.gather(
             self.overlay.children_gone(drain.children_s(drain_s)), drain.finish_calls(self.broker, drain_s)

@@ -8,7 +8,7 @@ messages are. One iteration of the event loop, whatever is queued and however ma
 * turns of what waits here, round robin, up to ``TURNS`` batches, and then input and output again; every second turn
   is for the tree, as long as something of it waits: a link of the tree speaks for many, who have had turns elsewhere;
 * reads, up to ``TURNS`` batches: what comes in beyond waits here, too. Reads of ``FEW_MSGS`` or less are handled at
-  once up to ``READS`` batches, so that who says little does not wait behind those who say much.
+  once up to ``READS`` batches, so that a link that says little does not wait behind those that say much.
 
 each with at most one batch in excess. While ``MANY_LINKS`` wait, a read takes ``SMALL_READ_BYTES`` at most.
 """

@@ -196,7 +196,7 @@ def _numbers(key: str, entries: tuple[str | int, ...], look_up: Callable[[str], 
     try:
         return frozenset(entry if isinstance(entry, int) else look_up(entry) for entry in entries)
     except KeyError as error:
-        # who knows names may be yet to come, as sssd and LDAP do at boot: the system says the same of both
+        # the service that knows names may start later, as sssd and LDAP do at boot: the system says the same of both
         raise obstacle(f"access.{key}: {error.args[0]}", errno.ENOENT, absent=True) from error
 
 

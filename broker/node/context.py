@@ -41,7 +41,7 @@ class NodeContext(Context):
 
     Args:
         broker, overlay, lifecycle, figures: the rooms that do what is asked.
-        settings: what ``config`` shows at first; who reads them again sets it anew.
+        settings: what ``config`` shows at first; ``reload`` sets it anew.
         attributes, journal: see ``Context``.
         leave: how this process is left; None: the program that runs the broker did not say.
         reload: reads the settings again; None: nobody said where from.
@@ -219,7 +219,7 @@ class NodeContext(Context):
     def leave(self, reason: str) -> int:
         if self._leave is None:
             return errno.ENOSYS
-        # the answer to who asked for this is queued after we return, and leaves first
+        # the answer to this request is queued after we return, and must leave first
         asyncio.get_running_loop().call_soon(self._leave, reason, OK)
         return 0
 

@@ -51,7 +51,9 @@ async def finish_calls(broker: Broker, seconds: float) -> int:
 
 
 def _open_calls(broker: Broker) -> dict[Port, list[Call]]:
-    """The calls that end with an answer, by who made them; the broker's own are no one else's loss."""
+    """The calls that end with an answer, by the port that made them; the broker's own are left out: nobody else loses
+    them.
+    """
     found: dict[Port, list[Call]] = {}
     for port in broker.router.ports:
         if port.kind != OWN:

@@ -140,7 +140,8 @@ class Pressure:
             return self.rejoin(port, messages, start, stop)
         if port.kind != CLIENT or port.link is None:
             return stop  # links of the tree are always read (see ``routing.flow``)
-        if port.link.ended is not None:  # nobody is left who could be held up, and what was said is said
+        # a link that has ended cannot be held up, and all that it sent is here
+        if port.link.ended is not None:
             return self.rejoin(port, messages, start, stop)
         if port.owner:
             return self._admit_users(port, messages, start, stop)
@@ -203,7 +204,8 @@ class Pressure:
         held, self._held = self._held, {}
         for port in held:
             self._resume(port)
-        if self.deferred:  # nobody may have more to say; who has, says first what was set aside (``rejoin``)
+        if self.deferred:
+            # a port that sends more says first what was set aside (``rejoin``); for the others it is said here
             asyncio.get_running_loop().call_soon(self._release_deferred)
 
     def _release_deferred(self) -> None:

@@ -2,7 +2,7 @@
 
 The clients and their keys, our own certificate, the rules for UNIX clients, the level of the log and those
 limits that are looked at late can change; what the tree is built of cannot. Links whose peer may not be here any more,
-or not as who it was, are ended; all others stay.
+or has other roles now, are ended; all others stay.
 
 ::
 
@@ -144,7 +144,7 @@ class Reload:
         former = node.curve_keys.certificate
         node.curve_keys.change(plan.settings, plan.certificate)
         node.settings, node.access = plan.settings, plan.access
-        # first of all: whatever fails below, nobody stays who may not
+        # first of all: whatever fails below, no link stays that may not
         ended = self._end_clients() + node.overlay.revoke(self._objection)
         node.renew_own()
         if plan.certificate is not None and former is not None:

@@ -38,7 +38,7 @@ def make_rundir(path: str, *, guests: bool = False) -> bool:
         raise obstacle(f"broker.rundir {path}: {error.strerror}", error) from error
     if text := folder_objection(path):
         raise ConfigError(f"broker.rundir {text}")
-    # whoever owns the folder could put another socket in the place of ours
+    # the owner of the folder could put another socket in the place of ours
     if seen.st_uid != os.getuid():
         raise ConfigError(
             f"broker.rundir {path}: expected a directory of uid {os.getuid()}, it is uid {seen.st_uid}'s"

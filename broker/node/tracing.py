@@ -1,4 +1,4 @@
-"""Message tracing: hands what passes the links of this broker, and its built-in services, to whoever traces.
+"""Message tracing: hands the messages on the links of this broker, and of its built-in services, to watchers.
 
 ::
 
@@ -10,7 +10,7 @@ Theory of operation. Nobody looks on as a rule, and then nothing of this is in a
 what the corridor calls (the receiver of each link, ``Port.send``, and at the own end ``Broker.answer``, ``publish`` and
 ``OwnCalls.send``), and taken away again. What passes is noted with its time and told in the next tick of the loop, when
 its batch has left, so that what the watcher does is in none of its times; at the latest before anything else is
-received, so that who asks later is answered later.
+received, so that a later request is answered later.
 
 A message *arrives* when its transport hands it over, before it waits for anything, and *departs* when it is queued at
 a link: what it waits there is time on the link.

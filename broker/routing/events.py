@@ -1,4 +1,4 @@
-"""Events: numbered by rank 0, in order down every link, to whoever subscribed (RFC 3, "Event Message Type"; RFC 12).
+"""Events: numbered by rank 0, in order down every link, to the subscribers (RFC 3, "Event Message Type"; RFC 12).
 
 An event travels unnumbered up to rank 0, which numbers it and sends it down to every broker; subscriptions are
 filtered only where a client is attached. Prefixes are plain strings ("" is everything, "foo" matches "foobar").
@@ -120,7 +120,7 @@ class Events:
         self._out_mark: bytes = b""
 
     def record(self, recording: Recording | None, own: Port) -> None:
-        """Record events from now on, or no more; ``own`` is whom the broker's own ones come from."""
+        """Record events from now on, or no more; ``own`` is the port that the broker's own ones come from."""
         self._recording = recording
         self._add = None
         self._both = False

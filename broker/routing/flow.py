@@ -15,8 +15,8 @@ Of one that tells nothing, such as deployed flux-core, all that is known is that
 others that says nothing about events. Two things follow::
 
     a child is behind, or a subscriber that is waited for   ``_below``    the parent is told SHUT
-    that, or the parent is behind                           ``blocked``   the children are told SHUT, and whoever
-                                                                          publishes here waits (``node.pressure``)
+    that, or the parent is behind                           ``blocked``   the children are told SHUT, and publishers
+                                                                          at this broker wait (``node.pressure``)
 
 So a broker that is behind stops publishers everywhere: its SHUT goes up to rank 0 and from there down to all. This
 cannot become a circle: ``_below`` follows from the leaves upward, ``blocked`` from rank 0 downward, and the links of
@@ -99,7 +99,8 @@ TOLD_BYTES: Final = WINDOW_BYTES // 8
 TOLD_MSGS: Final = 112
 """The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
 LATE_MSGS: Final = 192
-"""... and after so many in any case: fewer than ``outbox.AGAIN_MSGS``, so that who waits for room hears of it."""
+"""... and after so many in any case: fewer than ``outbox.AGAIN_MSGS``, so that a sender that waits for room hears of
+it."""
 NEVER: Final = 1 << 62
 """Of what nobody counts or waits for."""
 
@@ -279,7 +280,7 @@ class Flow:
         self._tell_changes()
 
     def update(self) -> None:
-        """Find out who is behind, and from which count on it has to be found out again."""
+        """Find the neighbours that are behind, and the count from which on this has to be done again."""
         self.down_mark = self.up_mark = NEVER
         for window in self._children.values():
             self.down_mark = min(self.down_mark, self._judge(window, self.down - window.base) + window.base)

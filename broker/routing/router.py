@@ -264,8 +264,8 @@ class Router:
             return None
         notice = topic.endswith(NOTICE)
         owed = notice and disarm(port, message, topic)
-        # who calls itself cannot wait for itself; a notice that is owed has to arrive, or its service keeps what the
-        # sender had
+        # a port that calls itself cannot wait for itself; a notice that is owed has to arrive, or its service keeps
+        # what the sender had
         if (
             target.busy
             and target is not port
@@ -405,7 +405,7 @@ class Router:
     def answer(self, port: Port, message: Message, errnum: int, text: str = "") -> None:
         """Answer a request of ``port`` that was not forwarded; counted only when NORESPONSE is set.
 
-        A notice to a service that is not there is not even that: nobody is left who should hear it.
+        A notice to a service that is not there is not even counted: nobody is left to be told of its sender's end.
         """
         received = message.head[5:13]
         stamped = port.stamps.get(received) or self._stamp(port, received)

@@ -1,7 +1,7 @@
 """The tree: parents, children, and which neighbour leads to a rank (RFC 3, "Background").
 
 Rank and size never change while an instance lives. A ``Topology`` is shared by all ranks of an instance; it knows
-the shape only, not who is connected.
+the shape only, not the connections.
 """
 
 # compiled: mypyc

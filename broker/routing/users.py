@@ -82,7 +82,7 @@ class Users:
         return f"userid {cred.userid} has {held} connections, limits.connections_per_user allows {most}"
 
     def detach(self, port: Port) -> None:
-        """It has gone; what it held is taken back by whoever keeps it."""
+        """The link has gone; the tables that counted what it held take that back themselves."""
         user = port.user
         user.ports.pop(port, None)
         key = (user.userid, user.owner)

@@ -84,7 +84,7 @@ def bounded(payload: bytes | None) -> tuple[Figures, list[str]]:
 
 
 class Wings:
-    """The latest figures of each wing, and who waits for the next.
+    """The latest figures of each wing, and the callers that wait for the next.
 
     Args:
         context: the broker.
@@ -101,7 +101,7 @@ class Wings:
 
         A wing is silent when it does not answer in time, or not with what can be read. Its latest figures stand in for
         it, so that the next answer does not look like the work of one second. A wing that has not answered yet is not
-        asked again: all who wait get the same answer.
+        asked again: all callers that wait get the same answer.
         """
         asked = set(kinds)
         for gone in self._latest.keys() - asked:

@@ -80,7 +80,7 @@ class Denial(NamedTuple):
     transport: str
     session: str
     address: str
-    """Whose it was: a name that stays while the peer does, and where it came from."""
+    """Its sender: a name that stays while the peer does, and where it came from."""
     left_out: int = 0
     """Refusals before this one that were too many to be told."""
 

@@ -63,8 +63,8 @@ class BuiltIn(Runner):
     def common(self) -> dict[str, Method]:
         """What every service answers.
 
-        Disconnect and cancel are for whoever may call anything: a guest's stream ends with the guest. As in deployed
-        software they are not answered when they succeed.
+        Disconnect and cancel are allowed to every role that may call anything: a guest's stream ends with the guest. As
+        in deployed software they are not answered when they succeed.
         """
         handlers: dict[str, tuple[Callable[[Request], Any], int]] = {
             "ping": (self._ping, Role.USER),

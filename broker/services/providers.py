@@ -176,7 +176,7 @@ NO_SERVICES: Final = SubtreeServices({}, 0)
 
 
 class Providers(Service):
-    """Registers clients as providers of a service, and knows who else provides one at this broker or below it."""
+    """Registers clients as providers of a service, and knows the other providers at this broker and below it."""
 
     name = "service"
 

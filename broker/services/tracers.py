@@ -27,7 +27,7 @@ TRACERS_MAX: Final = 64
 """Of one service: each of them is work for every message."""
 GLOB_CHARS: Final = 1024
 FULL_MAX_BYTES: Final = 64 << 10
-"""Larger payloads are shown by their size alone, for who asks for the whole message, too."""
+"""Larger payloads are shown by their size alone, even where the whole message is asked for."""
 NONE: Final = -1
 """Rank of a link that is no broker's, of an event that goes to all children, and of a service: "any" as deployed."""
 _CONTROLS: Final = {
@@ -58,7 +58,7 @@ class Tracer:
         self.dropped: int = 0
 
     def wants(self, message: Message, topic: str) -> bool:
-        """By type and topic; a control message has none, and is seen by who asks for any."""
+        """By type and topic; a control message has none, and is seen by tracers of any topic."""
         if self.types and not self.types & message.type:
             return False
         return self.matches is None or (message.type != CONTROL and bool(self.matches(topic)))
@@ -107,7 +107,7 @@ class Tracers(Streams[Tracer]):
     def tell(
         self, passed: TracedMessage, rank: int, name: str | None, wanted: Callable[[Tracer], bool]
     ) -> None:
-        """Tell of a message whoever wants to see it: by its filter and ``wanted``."""
+        """Tell of a message each tracer that wants to see it: by its filter and ``wanted``."""
         message = passed.message
         topic = topic_of(message)
         if topic == "module.trace" or (topic == "overlay.trace" and message.type == RESPONSE):

@@ -1,4 +1,4 @@
-"""The listening side of stream sockets; that of UNIX sockets greets who comes with a byte, 0 or the errno of a refusal.
+"""The listening side of stream sockets; that of UNIX sockets greets each peer with a byte, 0 or the errno of a refusal.
 
 Nobody is left without an answer. When the process is out of descriptors, one that was kept for this is closed, and the
 next peer is told so; guests are told before that, while there are some left for the owner (``DescriptorReserve``).
@@ -144,7 +144,7 @@ class StreamListener(Listener):
         self._loop.add_reader(self._sock.fileno(), self._acceptable)
 
     def _turn_away(self, error: OSError) -> bool:
-        """Tell the next one who waits why nobody is let in; False when that cannot be, or nobody waits."""
+        """Tell the next peer that waits why nobody is let in; False when that cannot be, or nobody waits."""
         self._tell(error.strerror or "")
         if not self.turned_away or not self._spare.lend():
             return False
@@ -153,7 +153,7 @@ class StreamListener(Listener):
             with sock:
                 sock.setblocking(False)
                 sock.send(self.turned_away)
-        except OSError:  # nobody waits, or whoever did has gone
+        except OSError:  # nobody waits, or the peer that did has gone
             return False
         else:
             return True

@@ -1,7 +1,7 @@
 """A limit on the bytes that wait for all links of a process together, accounted by user.
 
-Accounts are by user; a form that many wait for, such as one large event, counts once and is charged to whoever holds it
-first.
+Accounts are by user; a form that many wait for, such as one large event, counts once and is charged to the outbox that
+holds it first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Account:
 
     Attributes:
         limit_bytes: beyond it the user's longest outbox is ended; 0: only the budget counts.
-        charged_bytes: what the user holds; of a large form that others hold, too, whoever held it first.
+        charged_bytes: what the user holds; a large form that others hold, too, is charged to its first holder.
         outboxes: the user's outboxes in which something waits.
     """
 
@@ -66,7 +66,7 @@ class Budget:
         return account
 
     def hold(self, outbox: Outbox[Any], form: object, size: int) -> None:
-        """Count a large form, once, and charge it to whoever holds it first."""
+        """Count a large form, once, and charge it to the outbox that holds it first."""
         _size, holders = self._shared.setdefault(id(_buffer_of(form)), (size, {}))
         if not holders:
             self.charge(outbox, size)

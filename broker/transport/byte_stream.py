@@ -160,7 +160,7 @@ class ByteStream(ABC, Generic[Came]):
 
     @property
     def _is_heard(self) -> bool:
-        """Whether somebody is there whom they can be handed to."""
+        """Whether there is a receiver that they can be handed to."""
         return True
 
     def _fail(self) -> None:
@@ -230,7 +230,7 @@ class ByteStream(ABC, Generic[Came]):
 
     @abstractmethod
     def finish(self, error: LinkError) -> None:
-        """The connection is over: note it in ``ended``, and tell whom it concerns. Called once."""
+        """The connection is over: note it in ``ended``, and tell the receiver or owner. Called once."""
 
     def lose(self, error: LinkError) -> None:
         """The connection is over: what came by it is handed over, paused or not, then it ends with ``error``."""

@@ -1,4 +1,4 @@
-"""CURVE certificates in the ZPL format of CZMQ and ``flux keygen``, and who a key belongs to.
+"""CURVE certificates in the ZPL format of CZMQ and ``flux keygen``, and the owners of keys.
 
 A certificate file has two sections of indented, quoted values (ZeroMQ RFC 4/ZPL)::
 

@@ -1,8 +1,7 @@
 """A listener whose peers shake hands before there is a link.
 
 Strangers are bounded: so many handshakes at once, each of so long, so much time for steps of handshakes in one turn of
-the loop, and no more than a share of the loop's time for all of them together, so that whoever is in does not feel
-those who are not.
+the loop, and no more than a share of the loop's time for all of them together, so that links do not feel the strangers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ log = logging.getLogger("headgate")
 
 HANDSHAKES_MAX: Final = 256
 """Connections that have not finished their handshake; beyond it the one goes that has been silent for longest, but none
-that is promising: a storm of others must not put out whom we have answered."""
+that is promising: a storm of others must not put out a peer that we have answered."""
 TURN_S: Final = 0.002
 """For steps of handshakes in one turn of the loop; one of CURVE takes 0.15 to 0.35 ms, one of TLS up to 2 ms."""
 SHARE: Final = 0.25
@@ -49,7 +48,7 @@ class Handshake(Protocol):
 
     @property
     def asks(self) -> bool:
-        """Whether it is known who the peer says that it is: it is to be judged."""
+        """Whether the peer has said who it is, so that it can be judged."""
 
     def feed(self, data: bytes) -> object:
         """Take what came. Never raises: see ``failure``."""

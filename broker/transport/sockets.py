@@ -15,8 +15,8 @@ from broker.errors import LinkBroken, LinkRefused
 from broker.sockets import Address, tcp_address, unix_address
 
 CONNECT_S: Final = 3.0
-"""A host that does not answer is given up after so long, and dialled anew by who waits for it: TCP itself would ask
-later and later, and a host that comes up meanwhile would wait for it."""
+"""A host that does not answer is given up after so long, and dialled anew by the caller that waits for it: TCP itself
+would ask later and later, and a host that comes up meanwhile would wait for it."""
 CONNECT_RETRY_S: Final = 0.01
 """Pause before another try to join the full queue of a UNIX socket."""
 HANDSHAKE_S: Final = 10.0

@@ -6,7 +6,7 @@
 ``framing``  stream framing: magic, length, parts; any split of the bytes
 ``payload``  payload norms: NUL-terminated strings and JSON objects
 ``topic``    topic strings and service names
-``audience`` who gets an event: prefixes looked up by topic, and what was found
+``audience`` the receivers of an event: prefixes looked up by topic, and what was found
 ``shares``   what an event counts for, and how much one user may publish while events have to wait
 ``dialects`` the three texts of RFC 3 as properties of a link, and translation between them
 ``log_entry`` entries of the log, as ``log.append`` and ``log.dmesg`` have them

@@ -2,7 +2,7 @@
 
 A prefix is a plain string: "" is everything, "foo" matches "foobar". ``Prefixes`` finds those of a topic with one
 lookup for each length that some prefix has. ``Audiences`` keeps what was found; when one prefix changes, it forgets
-the topics that begin with it, and no others. ``Confidants`` are those who come into question for a private event.
+the topics that begin with it, and no others. ``Confidants`` are the possible receivers of a private event.
 """
 
 # compiled: mypyc

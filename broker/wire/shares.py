@@ -14,7 +14,7 @@ SHARE_BYTES: Final = 1 << 20
 notice that others say too much, and all users together stay below every cap. The user is the one that an owner's link
 names, as the gateway does for web users."""
 RENEW_S: Final = 0.2
-"""How often shares grow, and so how long whoever has used up its own waits at least."""
+"""How often shares grow, and so how long a user that has used up its own waits at least."""
 
 
 def cost(message: Message) -> int:

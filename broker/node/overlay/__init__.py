@@ -1,7 +1,7 @@
 """The tree: brokers joined by the overlay protocol of deployed flux-core, so that either may stand above the other.
 
 ``overlay``   the facade: listen for children, join the parent, views, leave
-``config``    where to listen and dial, who we are, and how long to wait
+``config``    settings: where to listen and dial, names, versions, times; callbacks
 ``hello``     the first message of a child and its answer                      (pure)
 ``control``   the three messages that only direct neighbours exchange, and the status that they carry (pure)
 ``children``  the parent's side: greeting, hello, goodbye, control, loss

@@ -270,7 +270,7 @@ class Children:
             link.pause()
 
     def admit_held(self) -> None:
-        """We are ready now: hear those who said hello before."""
+        """We are ready now: handle the hellos that were held."""
         held, self._held = self._held, {}
         for link, messages in held.items():
             if link.ended is None:
@@ -331,7 +331,7 @@ class Children:
             self.disconnect(rank, reason)
 
     def revoke(self, objection: Objection) -> int:
-        """End the link of each to whom there is an objection; returns how many."""
+        """End each link to which there is an objection; returns how many."""
         ended = 0
         for child in self._children.values():
             if child.port is not None and (reason := objection(child.port.link.peer, child.rank)):
@@ -349,7 +349,7 @@ class Children:
         link.send(control.disconnect())
 
     def close(self) -> None:
-        """End the links of those who are no children (any more)."""
+        """End the links of peers that are no children (any more)."""
         for link in list(self._greetings):
             link.close()
 

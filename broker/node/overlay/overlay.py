@@ -45,7 +45,7 @@ class Overlay:
     Attributes:
         contact_uri: what children dial, ports filled in; None before ``start`` and at a leaf.
         event_gaps: how often event numbers were missing. events_missed: how many numbers that were.
-        epoch: uuid of rank 0, whose event numbers these are; "" while unknown.
+        epoch: uuid of rank 0, which numbers the events; "" while unknown.
         listening: set once children can reach us, or we have none.
     """
 

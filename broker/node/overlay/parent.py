@@ -99,7 +99,7 @@ class Parent:
                 if isinstance(error, ConfigError) and not again:
                     raise
                 log.warning("cannot join the parent at %s: %s", self._shown, masked_in(str(error)))
-            # whoever dialled for longer has paused meanwhile
+            # the time spent dialling counts as part of the pause
             await asyncio.sleep(max(0.0, began + self._backoff.after() - self._clock()))
             self.reincarnate()
 
@@ -122,7 +122,8 @@ class Parent:
         extra = {**config.dial.extra, "identity": self._broker.router.uuid.encode(), "batch": config.batch}
         options = replace(config.dial, extra=extra, failing=self._failing)
         link = await registry.dial(config.parent_uri or "", options)
-        if config.dial.extra.get("curve") is not extra.get("curve"):  # whom we reached may be revoked by now
+        # the key that we reached may be revoked by now
+        if config.dial.extra.get("curve") is not extra.get("curve"):
             link.close()
             raise LinkBroken("keys have changed while we dialled")
         router = self._broker.router

@@ -127,7 +127,7 @@ class TlsTransport:
         sock, session = await open_session(uri, options, context, name)
         try:
             peer = PeerInfo(uri)
-            if options.tree or options.keys:  # a client takes whom its authority vouches for
+            if options.tree or options.keys:  # a client takes every listener that its authority vouches for
                 peer = peer_of(session.tls, uri, options)
         except LinkRefused:
             sock.close()
@@ -211,7 +211,7 @@ async def open_session(
 
 
 async def shake_hands(sock: socket.socket, session: Session) -> None:
-    """Prove who we are, and see who the listener is.
+    """Prove our identity, and check the listener's.
 
     Raises:
         SSLError: one does not believe the other. OSError: it hung up, or the connection broke.

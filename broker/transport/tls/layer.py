@@ -62,7 +62,7 @@ class Session:
 
     @classmethod
     def held(cls, tls: ssl.SSLObject) -> Self:
-        """A connection whose handshake somebody else has made, and which that one has let go of.
+        """Take over a connection after another party has made its handshake and let go of it.
 
         Raises:
             TypeError: its context is none that holds (``HeldContext``).

@@ -46,7 +46,7 @@ class State(Enum):
     GREETING = "greeting"
     HANDSHAKE = "handshake"
     ASKED = "asked"
-    """A server's: it is known who the peer says that it is, and ``grant`` or ``refuse`` is due."""
+    """A server's: the peer has said who it is, and ``grant`` or ``refuse`` is due."""
     OPEN = "open"
 
 
@@ -210,7 +210,7 @@ class Connection:
         self.failure = Refused("by us")
 
     def limit(self, max_bytes: int, part_bytes: int = 0) -> None:
-        """The largest message that the peer may send, now that it is known who it is.
+        """The largest message that the peer may send, now that its identity is known.
 
         ``part_bytes``: the largest of several parts; 0: as large as the message.
         """

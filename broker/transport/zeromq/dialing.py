@@ -71,7 +71,7 @@ async def dial(uri: str, options: Options) -> Link:
 
 
 def _keys(options: Options) -> list[Options]:
-    """``options`` for each key the listener may have: who has another one hangs up in the middle of the handshake."""
+    """``options`` for each key the listener may have: one with another key hangs up in the middle of the handshake."""
     told = options.extra.get("curve")
     if not isinstance(told, curve.CurveClient) or told.next_key is None:
         return [options]
@@ -128,7 +128,7 @@ async def open_connection(
             else CurveClient(properties, pair_of(told.certificate), curve.raw_key(told.server_key))
         )
         connection = Connection(mechanism)
-        async with attempt(uri, limit_s, "handshake"):  # who listens may be frozen
+        async with attempt(uri, limit_s, "handshake"):  # the listener may be frozen
             await shake_hands(sock, connection, uri)
         return sock, connection
 
@@ -153,9 +153,8 @@ async def shake_hands(sock: socket.socket, connection: Connection, uri: str) -> 
     except OSError as error:
         raise LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET) from error
     failure = connection.failure
-    if isinstance(failure, Refused) and failure.reason.startswith(
-        "3"
-    ):  # of ZAP: it may be otherwise in a moment
+    # "3xx" of ZAP: temporary, it may be otherwise in a moment (RFC 27)
+    if isinstance(failure, Refused) and failure.reason.startswith("3"):
         raise LinkBroken(f"{uri} has no place for us at present (ZAP {failure.reason})", errno.EAGAIN)
     if isinstance(failure, Refused):
         why = "our key or user is not on its list, or may not have a connection now"

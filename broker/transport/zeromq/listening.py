@@ -59,7 +59,7 @@ class ConnectionListener(HandshakeListener[Connection]):
         return Connection(mechanism)
 
     def is_promising(self, stranger: Stranger[Connection]) -> bool:
-        """See ``HandshakeListener``: with CURVE, who knows our key."""
+        """See ``HandshakeListener``: with CURVE, a peer that knows our key."""
         return stranger.handshake.mechanism.is_promising
 
     def put_off(self, stranger: Stranger[Connection]) -> None:

@@ -92,7 +92,7 @@ class Mechanism(Protocol):
         as_server: whether it judges.
         metadata: the peer's, once it has said it: of a server that is when it has to judge; of a client the end.
         key: the key that the peer has proved; b"" of none.
-        is_promising: a server's: whether the peer has shown that it knows who we are.
+        is_promising: a server's: whether the peer has shown that it knows our key.
         seals: what to do with frames after the handshake; None: nothing.
     """
 

@@ -50,7 +50,7 @@ class Owner(Protocol):
 class Turns:
     """Those who have sent more than one read takes wait here for the next one, in the order in which they were read.
 
-    So whoever sends little is read at once, however many there are who send without end.
+    So a peer that sends little is read at once, however many others send without end.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
