@@ -173,8 +173,10 @@ class Fetching:
                 transfer.keep()
                 return worker
             except (FetchFailed, JobError) as error:
-                if isinstance(error, JobTimeout) or (isinstance(error, FetchFailed) and _local(error)):
+                if isinstance(error, JobTimeout):
                     raise
+                if isinstance(error, FetchFailed) and error.errno != FetchFailed.errno:
+                    raise  # our own disk is the trouble: another worker would not help
                 left -= transfer.have <= before
                 if not left or clock() >= deadline:
                     raise FetchFailed(f"{url}: {error}") from error
@@ -231,8 +233,3 @@ def _first_error(answers: Mapping[str, Any]) -> str:
         if isinstance(errors, list) and errors and (text := str(errors[0]).strip().rsplit("\n", 1)[-1][:300]):
             return text
     return ""
-
-
-def _local(error: FetchFailed) -> bool:
-    """Whether our own disk is the trouble: another worker would not help."""
-    return error.errno != FetchFailed.errno

@@ -212,10 +212,8 @@ class Job:
             LinkError: there is no connection at present, or the job is over.
         """
         said = {"input_id": input_id, "value": value, "cancel": cancel, "metadata": dict(metadata or {})}
-        self.put(said, worker=worker or self._asking(input_id))
-
-    def _asking(self, input_id: str) -> str:
-        return next((name for name, asked in self.outcome.inputs.items() if asked == input_id), "")
+        asking = (name for name, asked in self.outcome.inputs.items() if asked == input_id)
+        self.put(said, worker=worker or next(asking, ""))
 
     def put(self, value: Any, *, worker: str = "") -> None:
         """Send ``value`` (JSON) to the running task (PUT), at ``worker`` only or, with "", at all that run it.

@@ -144,17 +144,13 @@ class JobTracker(JobOwner):
         self._deleted |= {uuid: self.jobs[uuid] for uuid in self._cancels if uuid in self.jobs}
         self._waiting = deque(self.jobs.values())
         if opened is not None:
-            self._note_epoch(said.epoch)
             for job in self.jobs.values():
+                # one that does not know our jobs counts their time from now on, as their POST says; see ``_due``
+                job.moved |= bool(self._epoch) and said.epoch != self._epoch
                 if job.submission.body:
                     job.outcome.reopen()
+            self._epoch = said.epoch
         self._pump()
-
-    def _note_epoch(self, epoch: str) -> None:
-        """A broker that does not know our jobs counts their time from now on, as their POST says; see ``_due``."""
-        for job in self.jobs.values():
-            job.moved |= bool(self._epoch) and epoch != self._epoch
-        self._epoch = epoch
 
     def lost(self) -> None:
         """The session is over; deadlines go on."""

@@ -10,7 +10,7 @@ import asyncio
 import errno
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -148,10 +148,11 @@ class FluxService:
     ) -> dict[str, Any] | None:
         """Answer ``request`` with what comes of ``job``."""
         try:
-            async for record in records_of(job):
-                if request.streaming:
-                    request.respond(record)
-                    await self.bridge.writable()
+            async with aclosing(records_of(job)) as records:
+                async for record in records:
+                    if request.streaming:
+                        request.respond(record)
+                        await self.bridge.writable()
         except asyncio.CancelledError:
             if cancel and not self.bridge.leaving and not job.done:
                 caller.delete(job)
@@ -260,7 +261,8 @@ class FluxService:
         if over:
             caller.expect(job, recorded)
         if recorded and not job.done:
-            caller.send(job, Command.GET, target=_whole(view))
+            named = view.target.kind == "name"  # a GET wants a list
+            caller.send(job, Command.GET, target=Target("list", view.target.names) if named else view.target)
 
     def _find(self, uuid: str) -> FoundJob | None:
         """The job; None when it is not known.
@@ -346,11 +348,6 @@ def _is_awaited(caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:
                 raise RpcError(errno.EEXIST, f"uuid {uuid[:64]} is in use for another job")
             return True
     return False
-
-
-def _whole(view: JobView) -> Target:
-    """Every worker of a job, as a GET wants it."""
-    return view.target if view.target.kind != "name" else Target("list", view.target.names)
 
 
 @contextmanager

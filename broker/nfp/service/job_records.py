@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from broker.nfp.client.events import Event
@@ -12,7 +12,7 @@ from broker.nfp.client.job import Job
 Record = dict[str, Any]
 
 
-async def records_of(job: Job) -> AsyncIterator[Record]:
+async def records_of(job: Job) -> AsyncGenerator[Record, None]:
     """What comes of ``job`` until it is over.
 
     Events and streams that a slow reader has no room for are dropped, the oldest first, and a record ``gap`` stands in

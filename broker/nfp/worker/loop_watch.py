@@ -12,9 +12,11 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.nfp.worker.jobs import Jobs
 
 log = logging.getLogger("headgate")
 LOOK_S: Final = 1.0
@@ -28,21 +30,12 @@ class LoopWatch:
     """Of one worker and the running loop, whose thread makes it.
 
     Args:
-        name: of the worker. beat: called in the thread with each look at a blocked loop.
-        told_as: what is said of a task of the loop; "": it runs no job. remaining_s: how long that may still take.
+        jobs: the worker's; their heartbeat beats in the thread with each look at a blocked loop.
     """
 
-    def __init__(
-        self,
-        name: str,
-        beat: Callable[[], None],
-        told_as: Callable[[asyncio.Task[Any] | None], str],
-        remaining_s: Callable[[asyncio.Task[Any] | None], float],
-    ) -> None:
-        self._name = name
-        self._beat = beat
-        self._told_as = told_as
-        self._remaining_s = remaining_s
+    def __init__(self, jobs: Jobs) -> None:
+        self._name = jobs.worker
+        self._jobs = jobs
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._ended = threading.Event()
@@ -79,8 +72,8 @@ class LoopWatch:
                 told = over = False
                 continue
             try:
-                if not over and self._remaining_s(asyncio.current_task(self._loop)) > 0:
-                    self._beat()
+                if not over and self._jobs.remaining_s(asyncio.current_task(self._loop)) > 0:
+                    self._jobs.heartbeat.beat_from_thread()
                 elif not over:
                     over = True
                     log.error(
@@ -95,7 +88,7 @@ class LoopWatch:
                 log.exception("%s: the event loop is blocked", self._name)
 
     def _what(self) -> str:
-        who = self._told_as(asyncio.current_task(self._loop)) or "what runs in it"
+        who = self._jobs.told_as(asyncio.current_task(self._loop)) or "what runs in it"
         frame = sys._current_frames().get(self._thread_id)
         theirs: list[FrameType] = []
         while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_THEIRS:

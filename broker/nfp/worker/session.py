@@ -79,12 +79,7 @@ class Session:
         self._make_client = make_client
         self._process = ProcessStats()
         self.watchdog = Watchdog(self.name, self._process, self.stop)
-        self._loop_watch = LoopWatch(
-            self.name,
-            self.jobs.heartbeat.beat_from_thread,
-            self.jobs.told_as,
-            self.jobs.remaining_s,
-        )
+        self._loop_watch = LoopWatch(self.jobs)
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None
         self._entering = asyncio.Lock()
@@ -101,8 +96,10 @@ class Session:
             if not self.worker.resident:
                 _listen(self.log)
             self.jobs.restore(unrecorded)
-            if self.worker.ask_inventory and not await self._take_inventory():
-                return self.ending
+            if self.worker.ask_inventory:
+                self.inventory_status = "initialising"
+                if not await first_of(self._ask_inventory(), self._leave.wait()):
+                    return self.ending
             ready()
             if not self.worker.resident:  # else the broker itself is blocked
                 self.watchdog.start(self.inventory)
@@ -147,12 +144,8 @@ class Session:
                 self._client = client
         return self._client
 
-    async def _take_inventory(self) -> bool:
-        """Ask until the broker answers; False when the worker has to leave before."""
-        self.inventory_status = "initialising"
-        return await first_of(self._ask_inventory(), self._leave.wait())
-
     async def _ask_inventory(self) -> None:
+        """Ask until the broker answers."""
         client = await self.client()
         while True:
             began = self.loop.time()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from types import SimpleNamespace
 
 from broker.nfp.names import Command
 from broker.nfp.worker import loop_watch
@@ -60,9 +61,13 @@ def test_a_blocked_loop_has_a_heartbeat_for_the_time_of_its_job(monkeypatch, cap
 
     async def main():
         beaten, told = [], []
-        watch = LoopWatch(
-            "w1", lambda: beaten.append(1), lambda task: told.append(1) or "task x", lambda task: remaining_s
+        jobs = SimpleNamespace(
+            worker="w1",
+            heartbeat=SimpleNamespace(beat_from_thread=lambda: beaten.append(1)),
+            told_as=lambda task: told.append(1) or "task x",
+            remaining_s=lambda task: remaining_s,
         )
+        watch = LoopWatch(jobs)
         watch.start()
         end = time.monotonic() + PATIENCE_S
         while not told or "is blocked for" not in caplog.text:
