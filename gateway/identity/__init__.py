@@ -1,12 +1,11 @@
 """Who is a web client, and from where may it come.
 
-``authenticate``  the one door: a request or a token -> a `Principal` or a refusal
+``authenticate``  the one door: a request or a token -> a `Principal` or a refusal; which credentials count no more
 ``tokens``        bearer tokens: a file of hashes
 ``jwt``           JSON Web Tokens of an identity provider; what claims say of a user, a provider's, too
 ``keys``          the public keys for them: PEM files, JWKS documents, rotation
 ``fetching``      what providers answer over HTTP, bounded
 ``certificates``  client certificates: the names that one proves, those that their authority has taken back
-``revocations``   which credentials count no more
 ``login``         logins: by one-time links, by a token, at a provider; their cookies
 ``oidc``          OpenID Connect: to a provider and back
 ``provider``      one provider: metadata, keys, the exchange of codes

@@ -14,6 +14,9 @@ Good credentials always pass, whoever else fails from the same address: tokens a
 JWTs are signed, so there is nothing to guess, and a broken client behind a shared proxy must not lock its neighbours
 out. What is limited (`Attempts`) is what failing costs: log lines, and answers that ask the client to come again at
 once.
+
+A credential that was accepted once does not count any more (`Revocations`) when its token is missing in the file, its
+certificate is on a revocation list, or somebody revoked it.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from aiohttp import web
 from broker.errors import ConfigError
 from broker.rates import Bucket, Buckets
 from gateway.identity import certificates
+from gateway.identity.certificates import RevocationLists
 from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import Verifier, is_jwt
 from gateway.identity.keys import JwtKeys
@@ -39,9 +43,8 @@ from gateway.identity.leases import HEARTBEAT_S, Connections
 from gateway.identity.login import LOGIN_COOKIE, LoggedIn, UserLogins, id_of, link_facts
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, ListenerNetworks, group_of
-from gateway.identity.revocations import TLS, Revocations
 from gateway.identity.store import FOREVER, LOGIN, Store
-from gateway.identity.tokens import CREDENTIAL, PREFIX, bearer_of, credential_of
+from gateway.identity.tokens import CREDENTIAL, PREFIX, TokenFile, bearer_of, credential_of, token_path
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal, refused
 from gateway.settings.addresses import place_of
@@ -50,6 +53,86 @@ from gateway.settings.schema import GatewaySettings
 
 if TYPE_CHECKING:
     from gateway.fleet.kept import SharedLogins
+
+
+TLS: Final = "tls:"
+"""What stands before a certificate's fingerprint where credentials of all kinds are named."""
+_NEVER: Final = (-1, -1, -1)
+
+
+class Revocations:
+    """What one process knows of revocations.
+
+    Args:
+        settings: ``tokens``, ``access.client_crls`` and the authorities of listeners count.
+        store: has what was revoked, in whichever process.
+
+    Attributes:
+        tokens: those that count. lists: of client certificates. epoch: changes with whatever `take_up` finds.
+    """
+
+    def __init__(self, settings: GatewaySettings, store: Store) -> None:
+        self._store = store
+        self.tokens = TokenFile(token_path(settings))
+        authorities = (entry.client_ca for entry in settings.listen if entry.client_ca is not None)
+        self.lists = RevocationLists(settings.access.client_crls, authorities)
+        self._reading = asyncio.Lock()
+        self._revoked: dict[str, float] = store.revocations(logins=False)
+        self.epoch = self._told = self._numbers()
+
+    @property
+    def problem(self) -> str:
+        """Why a file that is there now was not taken; "" when all were."""
+        return "; ".join(filter(None, (self.tokens.problem, self.lists.problem)))
+
+    async def read(self) -> None:
+        """Read what is another than before; a long list takes a second, and so not in the loop."""
+        if self.lists.files:
+            async with self._reading:
+                await asyncio.to_thread(self.lists.refresh)
+        self.take_up()
+
+    def take_up(self) -> None:
+        """Read revocations and tokens if they are others than before."""
+        self.tokens.refresh()
+        seen = self._numbers()
+        if seen != self.epoch:
+            self._revoked = self._store.revocations(logins=False)
+            self.epoch = seen
+
+    def poll(self) -> bool:
+        """Whether credentials changed since this was asked last.
+
+        Raises:
+            Denied: the store cannot be read.
+        """
+        self.take_up()
+        changed = self._told != self.epoch
+        self._told = self.epoch
+        return changed
+
+    def untold(self) -> None:
+        """Have the next `poll` report the last change again: whoever was told of it failed."""
+        self._told = _NEVER
+
+    def ended(self, credential: str, user: str) -> bool:
+        """Whether a token of ``user``, a JWT or a certificate counts no more; of a login `Logins.open` says it."""
+        if credential in self._revoked:
+            return True
+        if credential.startswith(TLS):
+            return self.lists.revoked(credential.removeprefix(TLS))
+        if not credential.startswith(CREDENTIAL):
+            return False
+        token = self.tokens.get(credential.removeprefix(CREDENTIAL))
+        return token is None or token.user != user
+
+    def ended_by_now(self, credential: str, user: str) -> bool:
+        """The same, by what other processes have revoked meanwhile, too."""
+        self.take_up()
+        return self.ended(credential, user)
+
+    def _numbers(self) -> tuple[int, int, int]:
+        return self._store.changes(), self.tokens.generation, self.lists.generation
 
 
 BURST: Final = 10
@@ -135,7 +218,6 @@ class Authenticator:
         self._faults = Attempts()  # what is no client's doing, and must not fill the log either
         self._jwt_keys = JwtKeys(settings.jwt, clock=clock)
         self._verifier = Verifier(settings.jwt, self._jwt_keys)
-        self._elsewhere: SharedLogins | None = None
         self._complaint = ""  # about the files below, as logged last
 
     # ------------------------------------------------------------ life
@@ -273,12 +355,12 @@ class Authenticator:
 
     def joined(self, elsewhere: SharedLogins) -> None:
         """Have logins in common with other gateways from now on."""
-        self._elsewhere = self.user_logins.providers.elsewhere = elsewhere
+        self.user_logins.providers.elsewhere = elsewhere
 
     async def share(self, logged_in: LoggedIn) -> None:
         """Let a login that was made here count at other gateways, before its browser can be there."""
-        if self._elsewhere is not None:
-            await self._elsewhere.share(logged_in.principal.credential.removeprefix(LOGIN))
+        if (elsewhere := self.user_logins.providers.elsewhere) is not None:
+            await elsewhere.share(logged_in.principal.credential.removeprefix(LOGIN))
 
     async def logout(self, request: web.BaseRequest, cookie: str) -> None:
         """End the login that this cookie means, if any, from wherever it is used.
@@ -353,8 +435,9 @@ class Authenticator:
 
     async def _look_for(self, cookie: str) -> None:
         """Know the login of a cookie that another gateway has given, if any."""
-        if self._elsewhere is not None and not self.logins.known(cookie):
-            await self._elsewhere.find(id_of(cookie))
+        elsewhere = self.user_logins.providers.elsewhere
+        if elsewhere is not None and not self.logins.known(cookie):
+            await elsewhere.find(id_of(cookie))
 
     async def _of_token(self, text: str) -> Principal:
         if text.startswith(PREFIX):
