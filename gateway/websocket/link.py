@@ -111,7 +111,11 @@ class Turn:
         while late and self.spare > 0:
             link = next(iter(late))
             del late[link]
-            link.continue_reading()
+            try:
+                link.continue_reading()
+            except Exception as error:  # costs this link alone: those behind it are read by nobody but this loop
+                log.exception("%s: cannot read on", link.peer.address)
+                link.abort(LinkBroken(f"{link.peer.address}: cannot read on: {error!r}"))
         if late:
             self._start()
 
