@@ -2,6 +2,8 @@
 
 A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``), ``sessions`` (rights, stamp, hop) and
 ``upstream``; its answer comes back the same way. An event comes from ``upstream`` once and leaves through ``events``.
+Rooms below know nothing of those above: ``events``, ``upstream``, then ``sessions`` and ``trends``, ``administration``,
+and the doors ``codecs``, ``websocket`` and ``web``.
 
 ``principal``  who a web client is: a leaf
 ``closes``     close codes: a leaf
@@ -12,11 +14,11 @@ A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``)
 ``selfsigned`` a certificate for trying it out
 ``codecs``     subprotocols: WebSocket messages <-> Flux messages
 ``websocket``  RFC 6455 and its links
-``sessions``   one client: what it may, its calls, its services, coming back
 ``events``     runs, fan-out, history
 ``upstream``   the owner link to the broker, kept
-``hub``        the centre: sessions and what they share
+``sessions``   who is connected: what a client may, its calls, its services, coming back; and what is carried for all
 ``trends``     figures of the last day, for the dashboard's charts
+``administration`` what owners do and see: the service ``gateway``
 ``history``    what the pipeline's tables say, read with pyarrow
 ``pipeline``   the journal -> tables, on Spark
 ``delta``      Delta tables opened, in a folder or a store: a leaf of the two

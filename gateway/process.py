@@ -56,7 +56,7 @@ def run(
     supervision.raise_descriptor_limit()
     shrink_tls_buffers()
 
-    def make() -> Gateway:
+    def make(leave: Callable[[str], None]) -> Gateway:
         return Gateway(
             settings,
             upstream=upstream,
@@ -64,19 +64,25 @@ def run(
             worker=worker,
             reread=reread,
             reload_all=reload_all,
+            leave=leave,
         )
 
     return attended("headgate gateway", lambda: asyncio.run(_serve(make, ready, leave_all)))
 
 
 async def _serve(
-    make: Callable[[], Gateway],
+    make: Callable[[Callable[[str], None]], Gateway],
     ready: Callable[[Gateway], None] | None,
     leave_all: Callable[[], None] | None,
 ) -> int:
-    gateway = make()
+    def leave(reason: str) -> None:
+        if leave_all is not None:
+            leave_all()
+        else:
+            leaving.leave(reason)
+
+    gateway = make(leave)
     async with Leaving(gateway) as leaving:
-        gateway.hub.leave = (lambda _reason: leave_all()) if leave_all else leaving.leave
         if await leaving.unless_left(gateway.start()):
             memory.freeze(memory.OLD_OF_TRANSPORTS)
             if ready is not None:

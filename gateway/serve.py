@@ -1,6 +1,7 @@
 """Settings -> a running gateway: the composition root of one process.
 
-Order of the start: who may come in, the hub, then the upstream (which may be away: clients are told), then the doors.
+Order of the start: who may come in, sessions and what they share, then the upstream (which may be away: clients are
+told), then the doors.
 Of the end: doors first, then a word to every client, their closes spread over ``drain_s`` while exchanges under way
 finish, the upstream last.
 """
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import logging
 import resource
 import socket
@@ -21,26 +21,27 @@ from msgspec.structs import replace
 
 from broker.client.dialing import default_uri
 from broker.errors import ConfigError
+from broker.identity import Role
 from broker.rates import Buckets
 from broker.tasks import Tasks
 from broker.transport.budget import Budget
 from broker.transport.link import Flusher, Options
 from broker.transport.outbox import OutboxLimits
 from gateway.access import Access
+from gateway.administration.service import Administration
 from gateway.fleet.member import Fleet
 from gateway.history.reader import History
-from gateway.hub import Hub
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.hook import AuthorizationHook
 from gateway.identity.login import link_url
 from gateway.identity.store import Store
-from gateway.sessions import service
-from gateway.sessions.any_rank_retry import AnyRankRetry
+from gateway.sessions.delivery import Delivery
+from gateway.sessions.sessions import Sessions
 from gateway.settings.reading import renewed, unrenewed
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
 from gateway.trends.trends import Trends
-from gateway.upstream.supervisor import Upstream, keys_of, options_for
+from gateway.upstream.upstream import Upstream, keys_of, options_for
 from gateway.web import app as pages
 from gateway.web.admission import Admission, fitted
 from gateway.web.app_context import AppContext
@@ -85,11 +86,12 @@ class Gateway:
         worker: name of this worker process, and the directory it shares with the other workers.
         reread: reads the settings again, for ``reload``; None: they stay.
         reload_all: makes the supervisor and all its workers reload, too; for ``gateway.reload``.
+        leave: ends this gateway, and its workers; for ``gateway.drain``. None: it cannot be ended from outside.
 
     Attributes:
         settings: as given, but no more connections than file descriptors allow.
-        hub: sessions, fan-out, counters. identity: credentials. upstream: the broker.
-        admission: connections.
+        identity: credentials. upstream: the broker. admission: connections.
+        sessions: who is connected. delivery: what is carried. administration: what owners do and see.
         urls: where it listens, as bound; in the order of the settings.
 
     Raises:
@@ -105,6 +107,7 @@ class Gateway:
         worker: tuple[str, str] | None = None,
         reread: Reread | None = None,
         reload_all: Callable[[], None] | None = None,
+        leave: Callable[[str], None] | None = None,
     ) -> None:
         self._reread = reread
         self._reload_all = reload_all
@@ -114,7 +117,7 @@ class Gateway:
         self.admission = Admission(limits)
         self.store = Store(settings.gateway.statedir, login_s=settings.access.cookie_s)
         try:
-            self._set_up(upstream, sockets, worker)
+            self._set_up(upstream, sockets, worker, leave)
         except BaseException:
             self.store.close()
             raise
@@ -122,47 +125,70 @@ class Gateway:
         self._stopped = False
 
     def _set_up(
-        self, upstream: str | None, sockets: Sequence[socket.socket] | None, worker: tuple[str, str] | None
+        self,
+        upstream: str | None,
+        sockets: Sequence[socket.socket] | None,
+        worker: tuple[str, str] | None,
+        leave: Callable[[str], None] | None,
     ) -> None:
         settings = self.settings
         self.identity = Authenticator(settings, self.store, worker=worker[0] if worker else "")
-        self.hub = Hub(settings, options_of(settings), key=self.store.key("resume"), wall=self.store.wall)
+        hooked = settings.access.hook_url is not None
+        self.hook = AuthorizationHook(settings.access, asyncio.get_running_loop().time) if hooked else None
+        self.sessions = Sessions(
+            settings,
+            self.identity,
+            key=self.store.key("resume"),
+            options=options_of(settings),
+            hook=self.hook,
+            wall=self.store.wall,
+        )
         uri = upstream or settings.gateway.upstream or default_uri()
         self.upstream = Upstream(
             uri,
-            self.hub,
-            dataclasses.replace(self.hub.options, settings=options_for(settings.gateway, uri)),
+            dataclasses.replace(self.sessions.options, settings=options_for(settings.gateway, uri)),
             rejoin_max_s=settings.gateway.rejoin_max_s,
             keys=keys_of(settings.gateway, uri),
         )
-        self.hub.upstream = self.upstream
-        if settings.gateway.anywhere:
-            self.hub.elsewhere = AnyRankRetry(self.hub, lambda: self.upstream.nearby)
-        self.hook: AuthorizationHook | None = None
-        if settings.access.hook_url is not None:
-            self.hub.hook = self.hook = AuthorizationHook(settings.access, self.hub.clock)
-        self.hub.identity = self.identity
-        self.hub.places = self.identity.connections
-        self.hub.reload = self._reload_called
-        self.endpoint = Endpoint(self.hub, self.identity, self.admission)
-        self._worker_peers = self._among(*worker) if worker else None
-        self.fleet = self.hub.fleet = self._in_fleet() if settings.gateway.redis is not None else None
-        self.hub.ask_others = self._ask_others if worker or self.fleet is not None else None
+        self.delivery = Delivery(self.sessions, self.upstream)
+        self.trends = Trends(
+            self.upstream,
+            settings,
+            self.sessions,
+            self.delivery.fanout,
+            self.sessions.clock,
+            self.store.wall,
+            keeps=not worker or worker[0].startswith("0-"),
+        )
+        self._worker_peers = (
+            WorkerPeers(worker[1], worker[0], self._own_samples, self._answer) if worker else None
+        )
+        self.fleet = self._in_fleet() if settings.gateway.redis is not None else None
+        self.administration = Administration(
+            self.sessions,
+            self.delivery,
+            self.trends,
+            reload=self._reload_called,
+            leave=leave,
+            ask_others=self._ask_others if worker or self.fleet is not None else None,
+            fleet=self.fleet,
+        )
+        self.endpoint = Endpoint(
+            self.sessions, self.delivery, self.administration, self.identity, self.admission
+        )
         warehouse = settings.history.warehouse
         self.history = History(None if warehouse is None else warehouse.reveal(), settings.history.max_days)
         self.front = AppContext(
             settings,
-            self.hub,
+            self.sessions,
+            self.delivery,
+            self.administration,
             self.identity,
-            self.upstream,
             Buckets(settings.limits.msgs_per_s, settings.limits.msgs_burst),
             self.endpoint.handle,
             self._snapshots,
             self.history,
             self.store.wall,
-        )
-        self.trends = Trends(
-            self.hub, self.upstream, settings, self.store.wall, keeps=not worker or worker[0].startswith("0-")
         )
         self._tls: list[TlsContext] = []
         self._listeners = self._make_listeners(list(sockets) if sockets is not None else None)
@@ -195,13 +221,17 @@ class Gateway:
     async def join(self) -> None:
         """The part of a start before the doors: credentials, other workers, upstream; `apps` can answer then."""
         await self.identity.start()
-        self._tasks.spawn("identity", self.identity.run(self.hub.revoked))
+        self._tasks.spawn("identity", self.identity.run(self.sessions.revoked))
         if self._worker_peers is not None:
             await self._worker_peers.start()
         if self.fleet is not None:
             self.fleet.start()
             await self.fleet.reached()
-        await self.upstream.start()
+        await self.upstream.start(
+            self.delivery,
+            self.administration.handlers(),
+            {"trace": (self.delivery.event_traces.follow, int(Role.OWNER))},
+        )
         await self.upstream.wait_joined(JOIN_S)
         self._tasks.spawn("charts", self.trends.run())
 
@@ -285,7 +315,7 @@ class Gateway:
         except ConfigError as error:
             return ["; ".join(str(error).splitlines())]
         self.settings = settings
-        self.hub.set_access(Access(settings.rules))
+        self.administration.set_access(Access(settings.rules))
         stuck = unrenewed(settings, read)
         return [f"{', '.join(stuck)}: cannot change while the gateway runs: restart it"] if stuck else []
 
@@ -296,9 +326,6 @@ class Gateway:
             self._reload_all()
         return {"problems": problems}
 
-    def _among(self, name: str, folder: str) -> WorkerPeers:
-        return WorkerPeers(folder, name, self._own_samples, functools.partial(service.answered, self.hub))
-
     def _in_fleet(self) -> Fleet:
         settings = self.settings.gateway
         assert settings.redis is not None
@@ -307,12 +334,16 @@ class Gateway:
             settings.redis_channel,
             self.store,
             self.identity.connections,
-            functools.partial(service.answered, self.hub),
-            self.hub.clock,
+            self._answer,
+            self.sessions.clock,
             settings.redis_password_file,
         )
         self.identity.joined(fleet.logins)
         return fleet
+
+    def _answer(self, question: bytes) -> bytes:
+        """What this process answers another one."""
+        return self.administration.answered(question)
 
     async def _ask_others(self, question: bytes) -> list[bytes]:
         """What the other processes of this gateway, and those of other gateways, answer."""
@@ -324,10 +355,11 @@ class Gateway:
 
     def _own_samples(self) -> Snapshot:
         return samples(
-            self.hub,
-            self.upstream,
+            self.sessions,
+            self.delivery,
             self.identity,
             self.admission,
+            self.fleet,
             [context.expires for context in self._tls],
             {} if self.hook is None else self.hook.outcomes,
         )
@@ -342,10 +374,10 @@ class Gateway:
         for listener in self._listeners[: len(self.settings.listen)]:
             listener.refuse()
         seconds = self.settings.gateway.drain_s
-        until = self.hub.clock() + seconds
-        await self.hub.drain(seconds)
-        for _ in range(int((until - self.hub.clock()) / STEP_S)):
-            if not self.hub.sessions:
+        until = self.sessions.clock() + seconds
+        await self.sessions.drain(seconds)
+        for _ in range(int((until - self.sessions.clock()) / STEP_S)):
+            if not self.sessions:
                 break
             await asyncio.sleep(STEP_S)  # calls over HTTP finish; each ends its session itself
 
@@ -364,8 +396,9 @@ class Gateway:
         if self._stopped:
             return
         self._stopped = True
-        await self.hub.stop()
-        self.hub.options.flusher.flush()
+        self.delivery.stop()
+        await self.sessions.stop()
+        self.sessions.options.flusher.flush()
         await self.endpoint.close()
         for listener in self._listeners:
             await listener.stop()

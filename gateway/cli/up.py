@@ -238,13 +238,24 @@ class Up:
         own = f"inproc://gateway-{os.getpid()}"
         first = self._ranks[0]
         first = replace(first, listen=(*first.listen, BrokerListenEntry(uri=own)))
-        gateway = Gateway(self.settings, upstream=own, sockets=sockets)
+        rank_0: Node | None = None
+
+        def leave(reason: str) -> None:
+            if rank_0 is not None:  # it is there before anybody can call ``gateway.drain``
+                rank_0.context.leave(reason)
+
+        def beside(node: Node) -> _Beside:
+            nonlocal rank_0
+            rank_0 = node
+            return _Beside(node, self, gateway)
+
+        gateway = Gateway(self.settings, upstream=own, sockets=sockets, leave=leave)
 
         def ready(_node: Node) -> None:
             memory.freeze(memory.OLD_OF_TRANSPORTS)
             self._say_where(gateway)
 
-        code = await bootstrap.serve(first, beside=lambda node: _Beside(node, self, gateway), ready=ready)
+        code = await bootstrap.serve(first, beside=beside, ready=ready)
         if not self.left:  # a second signal
             self.tree.leave()
             self.tree.leave()
@@ -311,13 +322,9 @@ class _Beside(wings.Beside):
             raise Failed(*up.tree.failure())
         await running.wait()
         await self.add(up.wings)
-        self._gateway.hub.leave = self._drain_all
         self.push_async_callback(self._gateway.stop)
         await self._gateway.start()
         self.callback(supervision.leaving, up.settings.gateway.drain_s + END_S)
-
-    def _drain_all(self, reason: str) -> None:
-        self.node.context.leave(reason)
 
     def _note(self, kind: type[BaseException] | None, *_: object) -> None:
         self._up.left = kind is None

@@ -30,10 +30,12 @@ SHOWN_CHARS: Final = 128
 
 def respond(session: Session, message: Message, payload: bytes | None = None, *, errnum: int = 0) -> None:
     """Answer a request, unless no response was wanted (``LINK_REQUESTS`` apart)."""
-    unwanted = message.head[4] & NORESPONSE
+    unwanted = (
+        message.head[4] & NORESPONSE
+    )  # RFC 6: a request with this flag gets no response, not even an error
     if session.ended or (unwanted and bytes(part_data(message.topic_part) or b"") not in LINK_REQUESTS):
         return
-    cred = session.hub.cred
+    cred = session.sessions.cred
     message.front = DELIMITER
     answer = response(message, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask)
     if unwanted:
@@ -43,7 +45,7 @@ def respond(session: Session, message: Message, payload: bytes | None = None, *,
 
 def refuse(session: Session, message: Message, errnum: int, text: str) -> None:
     """Answer a request with an error and a text for people; "" has none."""
-    session.hub.counters.refused += 1
+    session.sessions.counters.refused += 1
     respond(session, message, encode_reason(text), errnum=errnum)
 
 
@@ -51,12 +53,12 @@ def deny(session: Session, message: Message, kind: str, topic: bytes, text: str 
     """The session has no right to this: EPERM with the roles that have it, a record, and a log line."""
     name = shown(topic)
     if not text:
-        roles = session.hub.access.roles_for(kind, topic)
+        roles = session.sessions.access.roles_for(kind, topic)
         needed = " or ".join(roles) or "that nobody has"
         reserved = kind == "publish" and is_reserved(topic, session.roles)
         rule = RESERVED_TEXT if reserved else f"or a rule: {rule_for(kind, name)}"
         text = f"{kind} {name!r}: needs the role {needed}, {rule}"
-    session.hub.deny(session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big"))
+    session.administration.deny(session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big"))
     if message.head[3] == EVENT:
         refuse_event(session, message, errno.EPERM, text)
     else:
@@ -68,7 +70,9 @@ def disallow(session: Session, message: Message, kind: str, topic: bytes, errnum
     if errnum == errno.EPERM:
         name = shown(topic)
         text = f"{kind} {name!r}: {text}"
-        session.hub.deny(session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big"))
+        session.administration.deny(
+            session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big")
+        )
     if message.head[3] == EVENT:
         refuse_event(session, message, errnum, text)
     else:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.client.nearby import Nearby, directed
+from broker.client.nearby import directed
 from broker.errors import LinkError
 from broker.wire.parts import part_data
 from broker.wire.topic import service_of
@@ -21,9 +20,10 @@ from gateway.sessions.calls import NO_TAG, unanswered
 
 if TYPE_CHECKING:
     from broker.wire.message import Message
-    from gateway.hub import Hub
     from gateway.sessions.decisions import Decision
     from gateway.sessions.session import Session
+    from gateway.sessions.sessions import Sessions
+    from gateway.upstream.upstream import Upstream
 
 KEPT_MESSAGE_BYTES: Final = 1 << 16
 KEPT_BYTES: Final = 1 << 24
@@ -55,15 +55,15 @@ class AnyRankRetry:
     """The requests of all sessions that are kept.
 
     Args:
-        hub: their centre. nearby: who provides what; None while the upstream is away.
+        sessions: whose they are. upstream: is sent them, and knows who provides what.
 
     Attributes:
         held: by route stack of the session, then by matchtag.
     """
 
-    def __init__(self, hub: Hub, nearby: Callable[[], Nearby | None]) -> None:
-        self._hub = hub
-        self._nearby = nearby
+    def __init__(self, sessions: Sessions, upstream: Upstream) -> None:
+        self._sessions = sessions
+        self._upstream = upstream
         self._bytes = 0
         self._asking = 0
         self._directed: dict[bytes, dict[bytes, set[int]]] = {}
@@ -87,7 +87,7 @@ class AnyRankRetry:
     def _notify(self, front: bytes, message: Message, service: bytes) -> None:
         """A cancel or a disconnect goes where the session's requests went, and where they will go yet."""
         for rank in self._directed.get(front, {}).get(service, ()):
-            self._hub.upstream.send(directed(message, rank))
+            self._upstream.send(directed(message, rank))
         for held in self.held.get(front, {}).values():
             if service_of(held.topic) == service and len(held.notices) < NOTICES_MAX:
                 held.notices.append(message.copy())
@@ -102,14 +102,16 @@ class AnyRankRetry:
             return False
         if not absent or self._asking >= ASKED_AT_ONCE:
             if message.errnum == errno.EHOSTUNREACH:
-                self._doubt(held)
+                self._doubt(held)  # the rank that had the service has gone
             elif not absent and not held.tried:
-                held.decision.anywhere = False
+                held.decision.anywhere = False  # the service is on the way: others of this kind need no copy
             self._release(session.front, message.tag)
             return False
         held.asking = True
-        self._asking += 1
-        self._hub.spawn(f"elsewhere {session.id}", self._ask(session, held, message))
+        self._asking += (
+            1  # bounded: each question goes to the brokers, and a client may name services without end
+        )
+        self._sessions.tasks.spawn(f"any-rank retry {session.id}", self._ask(session, held, message))
         return True
 
     async def _ask(self, session: Session, held: Held, answer: Message) -> None:
@@ -127,15 +129,15 @@ class AnyRankRetry:
             again = directed(held.message, rank)
             self._directed.setdefault(front, {}).setdefault(service_of(held.topic), set()).add(rank)
             session.calls.arm(held.topic, again.head, tag)
-            if self._hub.upstream.send(again):
+            if self._upstream.send(again):
                 for notice in held.notices:
-                    self._hub.upstream.send(directed(notice, rank))
+                    self._upstream.send(directed(notice, rank))
                 return
         self._release(front, tag)
         session.answered(answer)
 
     async def _next(self, held: Held) -> int | None:
-        nearby = self._nearby()
+        nearby = self._upstream.nearby
         if nearby is None:
             return None
         if held.tried:
@@ -148,7 +150,7 @@ class AnyRankRetry:
         return next((rank for rank in ranks if rank not in held.tried), None)
 
     def _doubt(self, held: Held) -> None:
-        nearby = self._nearby()
+        nearby = self._upstream.nearby
         if nearby is not None:
             nearby.invalidate(service_of(held.topic.decode("utf-8", "replace")))
 

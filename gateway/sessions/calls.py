@@ -33,7 +33,7 @@ NOTICES_MAX: Final = 4096
 large instance has one a rank."""
 
 
-class Calls:
+class OpenCalls:
     """Open calls and notices owed.
 
     Args:
@@ -75,7 +75,8 @@ class Calls:
         if self._repeats and tag in self._repeats:
             return self._take_repeat(tag, message)
         head = message.head
-        if call.once or head[13:] != NO_ERROR or not head[4] & STREAMING:
+        # RFC 6: a stream ends with an error; a response without the flag is the only one, whatever was asked for
+        if call.single_response or head[13:] != NO_ERROR or not head[4] & STREAMING:
             del self._open[tag]
             self.count -= 1
         return True
@@ -87,7 +88,7 @@ class Calls:
         if call is None:
             return False
         head = message.head
-        if call.once or head[13:] != NO_ERROR or not head[4] & STREAMING:
+        if call.single_response or head[13:] != NO_ERROR or not head[4] & STREAMING:
             row.remove(call)
             self.count -= 1
             self._put(tag, row)

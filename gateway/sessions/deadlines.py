@@ -20,12 +20,13 @@ from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER
 from gateway.closes import EXPIRED
 from gateway.sessions import answers, requests
+from gateway.upstream.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
     from broker.wire.message import Message
-    from gateway.hub import Hub
     from gateway.sessions.resume import Resumption
     from gateway.sessions.session import Session
+    from gateway.sessions.sessions import Sessions
 
 TICK_S: Final = 0.25
 """How often deadlines are looked at: so late may a session end after its credential."""
@@ -50,10 +51,10 @@ class Deadlines:
         resumptions: those that wait, by the number of the event that they wait for.
     """
 
-    __slots__ = ("_expires", "_hub", "_subscriptions", "_timer", "resumptions")
+    __slots__ = ("_expires", "_sessions", "_subscriptions", "_timer", "resumptions")
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
         self._expires: dict[Session, float] = {}
         self._subscriptions: dict[Session, list[_Waiting]] = {}
         self.resumptions: dict[int, set[Resumption]] = {}
@@ -77,7 +78,7 @@ class Deadlines:
             )
             return
         message.front, message.payload_part = DELIMITER, b""  # an answer needs neither, and they may be large
-        row.append(_Waiting(self._hub.clock() + LIVE_S, message, prefix[: PREFIX_MAX_BYTES + 1]))
+        row.append(_Waiting(self._sessions.clock() + LIVE_S, message, prefix[: PREFIX_MAX_BYTES + 1]))
         self._run()
 
     def go_live(self, session: Session) -> None:
@@ -143,7 +144,8 @@ class Deadlines:
 
     def sweep(self) -> None:
         """Look at every deadline."""
-        wall, now = self._hub.wall(), self._hub.clock()
+        wall, now = self._sessions.wall(), self._sessions.clock()
+        # expiry by the wall clock, as credentials say it; waits by the clock that nobody sets
         for session in [one for one, expires in self._expires.items() if expires <= wall]:
             session.close(EXPIRED, "the credential expired; connect with a fresh one")
         for session, row in list(self._subscriptions.items()):
@@ -154,5 +156,5 @@ class Deadlines:
                 del self._subscriptions[session]
             for one in row:
                 if one.until <= now:
-                    answers.refuse(session, one.message, errno.EHOSTUNREACH, self._hub.unreachable)
+                    answers.refuse(session, one.message, errno.EHOSTUNREACH, UNREACHABLE)
         self.advance()

@@ -30,6 +30,7 @@ from broker.wire.parts import part_data
 from broker.wire.topic import NOTICE_MAX_BYTES, service_of
 from gateway.sessions import answers, requests
 from gateway.sessions.calls import DISCONNECT, NO_TAG, unanswered
+from gateway.upstream.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
     from gateway.principal import Principal
@@ -41,6 +42,7 @@ CACHE_MAX: Final = 256
 _FORWARDING: Final = (None, requests.publish, requests.disconnect)
 """What ends in a message to the upstream."""
 UPSTREAM_TEXT: Final = "nodeid 4294967294 is no rank: flag upstream and the rank to skip ask above it"
+OWN_SERVICE: Final = requests.NAME.encode()
 NOT_LOCAL: Final = 0xFFFFFFFF & ~int(Role.LOCAL)
 
 
@@ -50,19 +52,19 @@ class Decision:
     Attributes:
         act: handles the message here; None forwards it.
         topic_part: the topic, encoded. head: the stamped header.
-        once: one response ends the call; otherwise it is a stream. track: it wants a response.
+        single_response: one response ends the call; otherwise it is a stream. track: it wants a response.
         anywhere: it goes to any rank, and elsewhere where nobody has the service there (see ``any_rank_retry``).
         notice_pending: the first of its kind that is sent has the provider hear of the session's end.
     """
 
-    __slots__ = ("act", "anywhere", "head", "notice_pending", "once", "topic_part", "track")
+    __slots__ = ("act", "anywhere", "head", "notice_pending", "single_response", "topic_part", "track")
 
     def __init__(self, act: Act | None, topic_part: bytes, head: bytes) -> None:
         flags = head[4]
         self.act = act
         self.topic_part = topic_part
         self.head = head
-        self.once = not flags & STREAMING
+        self.single_response = not flags & STREAMING
         self.track = not flags & NORESPONSE
         self.notice_pending = False
         self.anywhere = False
@@ -94,21 +96,22 @@ def of_request(session: Session, message: Message) -> Decision | None:
     if message.nodeid == NODEID_UPSTREAM:  # RFC 3, "Rank Assignment": never encoded
         answers.refuse(session, message, errno.EPROTO, UPSTREAM_TEXT)
         return None
+    # what is handled here needs no right to call: what counts is the right to the topic or name inside (`requests`)
     act = requests.HANDLED.get(topic)
-    if act is None and service_of(topic) == b"gateway":
+    if act is None and service_of(topic) == OWN_SERVICE:
         act = requests.gateway
     if act is None and not _may_call(session, topic):
         answers.deny(session, message, "call", topic)
         return None
     if act is not None and message.head[4] & STREAMING:
-        requests.refuse_stream(session, message)
+        # whoever asks one of these for a stream would wait for its end for ever
+        answers.refuse(session, message, errno.EPROTO, f"{answers.shown(topic)} has one answer, no stream")
         return None
     if topic.endswith(DISCONNECT):
         act = act or requests.disconnect
-    if (
-        act in _FORWARDING and not session.hub.upstream.joined
-    ):  # not remembered: nobody was asked, nobody is owed
-        answers.refuse(session, message, errno.EHOSTUNREACH, session.hub.unreachable)
+    if act in _FORWARDING and not session.delivery.upstream.joined:
+        # not remembered: nobody was asked, nobody is owed
+        answers.refuse(session, message, errno.EHOSTUNREACH, UNREACHABLE)
         return None
     head = message.head
     flags = head[4] | ROUTE | TOPIC
@@ -117,7 +120,7 @@ def of_request(session: Session, message: Message) -> Decision | None:
     stamped = b"".join((head[:4], bytes((flags,)), session.stamp, head[13:]))
     decision = Decision(act, message.topic_part, stamped)
     decision.notice_pending = decision.track and act in (None, requests.publish)
-    if session.hub.elsewhere is not None and act in (None, requests.disconnect):
+    if session.delivery.any_rank_retry is not None and act in (None, requests.disconnect):
         any_rank = message.nodeid == NODEID_ANY and not flags & UPSTREAM
         decision.anywhere = any_rank and (decision.track or unanswered(topic))
     session.remember(message, decision)
@@ -126,7 +129,7 @@ def of_request(session: Session, message: Message) -> Decision | None:
 
 def _may_call(session: Session, topic: bytes) -> bool:
     """Whether the rules let the session call ``topic``; whoever called a service may cancel and take leave there."""
-    if session.hub.access.allows(session.roles, "call", topic):
+    if session.sessions.access.allows(session.roles, "call", topic):
         return True
     return unanswered(topic) and session.calls.speaks_with(topic)
 
@@ -138,7 +141,7 @@ def of_event(session: Session, message: Message) -> Decision | None:
         text = f"an event's topic has 1 to {requests.TOPIC_MAX_BYTES} bytes, not {len(topic)}"
         answers.refuse_event(session, message, errno.EPROTO, text)
         return None
-    if not session.hub.access.allows(session.roles, "publish", topic):
+    if not session.sessions.access.allows(session.roles, "publish", topic):
         answers.deny(session, message, "publish", topic)
         return None
     head = message.head

@@ -1,7 +1,7 @@
 """What becomes of each event at each subscriber, for owners who look on (``headgate trace --events``).
 
-While nobody does, nothing of this is in the way of an event (``Hub.published``). Else events are handed out one by one:
-before, the fan-out is asked whom the rules and privacy keep it from; behind it each link is asked what it did with it.
+While nobody does, nothing of this is in the way of an event (``Delivery.published``). Else events are handed out one by
+one: before, the fan-out is asked whom the rules and privacy keep it from; behind it each link is asked what it did.
 What subscribers get is the same. Events that are sent again to who comes back are not told.
 
 Each process answers for its own sessions, by the name that it has at the upstream: ``gateway-1a2b3c4d.trace``. That is
@@ -23,8 +23,10 @@ from broker.wire.payload import decode_json
 if TYPE_CHECKING:
     from broker.client import Request
     from broker.wire.message import Message
-    from gateway.hub import Hub
+    from gateway.events.fanout import Fanout
     from gateway.sessions.session import Session
+    from gateway.sessions.sessions import Sessions
+    from gateway.upstream.upstream import Upstream
 
 WATCHERS_MAX: Final = 16
 """Each of them is work for every event."""
@@ -54,12 +56,17 @@ class _Watcher:
 class EventTraces:
     """Those who look on at one process.
 
+    Args:
+        sessions: the subscribers. upstream: has the name of this process. fanout: hands the events out.
+
     Attributes:
         watchers: empty while nobody does.
     """
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, sessions: Sessions, upstream: Upstream, fanout: Fanout) -> None:
+        self._sessions = sessions
+        self._upstream = upstream
+        self._fanout = fanout
         self.watchers: set[_Watcher] = set()
 
     async def follow(self, request: Request) -> AsyncIterator[Mapping[str, Any]]:
@@ -90,27 +97,27 @@ class EventTraces:
             topic = bytes(part_data(message.topic_part) or b"")
             watchers = [each for each in self.watchers if topic.startswith(each.prefixes)]
             if not watchers:
-                self._hub.fanout.publish([message])
+                self._fanout.publish([message])
                 continue
             record = self._publish_one(topic, message)
             for watcher in watchers:
                 watcher.tell(record)
 
     def _publish_one(self, topic: bytes, message: Message) -> dict[str, Any]:
-        hub = self._hub
-        sessions = [session for session in hub.sessions.values() if session not in hub.resting]
-        kept = hub.fanout.explain(message)
+        resting = self._sessions.resting
+        sessions = [session for session in self._sessions.by_id.values() if session not in resting]
+        kept = self._fanout.explain(message)
         asking = [session for session in sessions if session in kept]
         before = [session.link.outbox.dropped_events for session in asking]
-        hub.fanout.publish([message])
+        self._fanout.publish([message])
         rows = [
             self._row(session, topic, kept[session], session.link.outbox.dropped_events - dropped)
             for session, dropped in zip(asking, before, strict=True)
         ]
         rows.sort(key=lambda row: row["outcome"] == "delivered")
         return {
-            "at": hub.wall(),
-            "gateway": hub.upstream.name,
+            "at": self._sessions.wall(),
+            "gateway": self._upstream.name,
             "topic": topic.decode("utf-8", "replace"),
             "sequence": message.sequence,
             "userid": message.userid,
@@ -133,14 +140,14 @@ class EventTraces:
 
     def _outcome(self, session: Session, topic: bytes, kept: str, dropped: int) -> tuple[str, str]:
         if kept == "rule":
-            return "withheld", self._hub.access.explain_denial(session.roles, "subscribe", topic)
+            return "withheld", self._sessions.access.explain_denial(session.roles, "subscribe", topic)
         if kept:
             return "withheld", "private: for owners and its sender's userid"
         if session.ended:
             return "closed", _SLOW
         if dropped:
             return "dropped", f"{_SLOW}, its policy is drop: it is told of a gap"
-        hook = self._hub.hook
+        hook = self._sessions.hook
         if session.delivery_filter is None or hook is None:
             return "delivered", ""
         verdict = hook.known(session.principal, "subscribe", topic)

@@ -73,21 +73,11 @@ class Provider:
             )
             return
         if not message.head[4] & NORESPONSE:
-            self._owe(message)
-        session.hub.counters.delivered += 1
+            self.count += 1
+            tags = self._owed.setdefault(message.front, {})
+            tags.setdefault(message.tag, []).append((topic_part, message.head))
+        session.sessions.counters.delivered += 1
         session.link.send(message)
-
-    def _owe(self, message: Message) -> None:
-        self.count += 1
-        tags = self._owed.get(message.front)
-        if tags is None:
-            tags = self._owed[message.front] = {}
-        owed = (message.topic_part, message.head)
-        row = tags.get(message.tag)
-        if row is None:
-            tags[message.tag] = [owed]
-        else:
-            row.append(owed)
 
     def _left(self, front: bytes, topic: bytes) -> None:
         """A sender took leave of a service: its requests there need no answer."""
@@ -109,7 +99,7 @@ class Provider:
     def _answer(self, session: Session, request: Message, errnum: int, text: str) -> None:
         answer = response(request, encode_reason(text), errnum=errnum)
         answer.head = answer.head[:5] + session.stamp + answer.head[13:]
-        session.hub.upstream.send(answer)
+        session.delivery.upstream.send(answer)
 
     # -- responses -----------------------------------------------------------------------------
 
@@ -123,7 +113,7 @@ class Provider:
         row = None if tags is None else tags.get(message.tag)
         if row is None:
             self.forged += 1
-            session.hub.counters.forged += 1
+            session.sessions.counters.forged += 1
             return
         owed = row[0]
         if len(row) > 1:
@@ -132,7 +122,7 @@ class Provider:
         message.topic_part = owed[0]
         if failed or not owed[1][4] & STREAMING:
             self._remove(message.front, message.tag, owed)
-        session.hub.upstream.send(message)
+        session.delivery.upstream.send(message)
 
     def _learn(self, session: Session, head: bytes) -> tuple[bytes, bool]:
         """(stamped header, is it an error) for the header of a response, remembered."""

@@ -18,10 +18,13 @@ from broker.wire.message import DELIMITER, Message, request
 from broker.wire.parts import encode_part, part_data
 from broker.wire.payload import any_text, encode_json
 from broker.wire.topic import NOTICE_MAX_BYTES, service_of
+from gateway.upstream.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
-    from gateway.hub import Hub
+    from gateway.sessions.pressure import Pressure
     from gateway.sessions.session import Session
+    from gateway.sessions.sessions import Sessions
+    from gateway.upstream.upstream import Upstream
 
 log = logging.getLogger("headgate")
 
@@ -29,6 +32,10 @@ TOPICS_MAX: Final = 1024
 """Topics whose provider is remembered; beyond it all are forgotten and found again as needed."""
 Done: TypeAlias = Callable[[int, str], None]
 """Gets the errno of a registration, 0 when it was made, and the upstream's text."""
+
+
+def _nobody_waits(_errnum: int, _text: str) -> None:
+    """Whoever had the name did not ask for its removal, or is gone."""
 
 
 class Registration:
@@ -45,12 +52,17 @@ class Registration:
 class Registrations:
     """The names of all sessions.
 
+    Args:
+        sessions: whose they are. upstream: knows them, too. pressure: holds no provider.
+
     Attributes:
         front: route stack of its own requests: answers to it come here.
     """
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, sessions: Sessions, upstream: Upstream, pressure: Pressure) -> None:
+        self._sessions = sessions
+        self._upstream = upstream
+        self._pressure = pressure
         self._names: dict[bytes, Registration] = {}
         self._by_session: dict[Session, dict[bytes, Registration]] = {}
         self._topics: dict[bytes, Registration] = {}  # whose a topic is, found before; dropped with any name
@@ -74,7 +86,9 @@ class Registrations:
 
     def _find(self, topic_part: bytes) -> Registration | None:
         found = self._names.get(service_of(bytes(part_data(topic_part) or b"")))
-        if found is not None and len(topic_part) <= NOTICE_MAX_BYTES:
+        if (
+            found is not None and len(topic_part) <= NOTICE_MAX_BYTES
+        ):  # longer ones would make the memory unbounded
             if len(self._topics) >= TOPICS_MAX:
                 self._topics = {}
             self._topics[topic_part] = found
@@ -84,7 +98,7 @@ class Registrations:
         """The upstream answered a registration."""
         done = self._asked.pop(message.tag, None)
         if done is None:
-            self._hub.counters.late += 1
+            self._sessions.counters.late += 1
         else:
             done(message.errnum, any_text(message.payload))
 
@@ -113,7 +127,7 @@ class Registrations:
         self._by_session.setdefault(session, {})[key] = one
         self._ask(one, "service.add", partial(self._added, one, done))
 
-    def remove(self, session: Session, name: str, done: Done) -> None:
+    def remove(self, session: Session, name: str, done: Done = _nobody_waits) -> None:
         """Take back ``name``, which was confirmed once; calls that its provider still owes stay open."""
         key = name.encode("utf-8", "surrogateescape")
         one = self._names.get(key)
@@ -144,7 +158,7 @@ class Registrations:
 
     def _restored(self, one: Registration, errnum: int, text: str) -> None:
         if self._names.get(one.name.encode()) is not one:
-            return
+            return  # taken back meanwhile
         if not errnum:
             self._confirm(one)
         elif errnum == errno.EHOSTUNREACH:
@@ -159,7 +173,7 @@ class Registrations:
     def _confirm(self, one: Registration) -> None:
         one.live = True
         one.session.provider.names.add(one.name)
-        self._hub.unpause(one.session)  # a provider is never paused: others wait for it
+        self._pressure.release(one.session)  # a provider is never held: others wait for its answers
 
     def _forget(self, one: Registration) -> None:
         key = one.name.encode()
@@ -175,17 +189,10 @@ class Registrations:
         self._tag = self._tag % 0xFFFFFFFF + 1
         tag = self._tag.to_bytes(4, "big")
         self._asked[tag] = done
-        if not self._send(one, topic, tag):
-            del self._asked[tag]
-            done(errno.EHOSTUNREACH, self._hub.unreachable)
-
-    def _send(self, one: Registration, topic: str, tag: bytes) -> bool:
         message = request(topic, encode_json({"service": one.name}))
         message.front = self.front
         message.head = message.head[:5] + one.session.stamp + message.head[13:]
         message.tag = tag
-        return self._hub.upstream.send(message)
-
-
-def _nobody_waits(_errnum: int, _text: str) -> None:
-    """Whoever had the name is gone."""
+        if not self._upstream.send(message):
+            del self._asked[tag]
+            done(errno.EHOSTUNREACH, UNREACHABLE)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from broker.errors import HeadgateError, ProtocolError
+from broker.identity import USERID_UNKNOWN
 from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import PRIVATE, Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.payload import decode_json, encode_json
 from broker.wire.topic import check_service, method_of
 from gateway.closes import INTERNAL, MEANINGS
-from gateway.sessions import answers, rights, service
+from gateway.sessions import answers
 
 if TYPE_CHECKING:
     from gateway.sessions.decisions import Act, Decision
@@ -27,8 +28,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
+NAME: Final = "gateway"
+"""The service whose requests are answered here."""
+Answer: TypeAlias = "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"
+"""The payload of a response, or what will be."""
 TOPIC_MAX_BYTES: Final = 1024
 """Longest topic of an event: topics are remembered, and so bound memory."""
+
+
+class GatewayService(Protocol):
+    """What answers sessions as the service ``gateway``, and keeps what they were denied."""
+
+    def call(self, session: Session, method: str, arguments: Mapping[str, Any]) -> Answer:
+        """Run one method for ``session``; what it returns may have to be awaited.
+
+        Raises:
+            RpcError: there is none, it may not, or what the method itself refuses. ProtocolError: odd arguments.
+        """
+
+    def deny(
+        self, session: Session, kind: str, topic: str, reason: str, *, claimed: int = USERID_UNKNOWN
+    ) -> None:
+        """Record that ``session``, whose message said it came from ``claimed``, tried what it has no right to."""
 
 
 def subscribe(session: Session, message: Message, _decision: Decision) -> None:
@@ -36,29 +57,27 @@ def subscribe(session: Session, message: Message, _decision: Decision) -> None:
 
     EPERM: no right to the whole prefix. ENOSPC: too many. EHOSTUNREACH: the upstream did not come back in time.
     """
-    try:
-        prefix = _text(message, "topic").encode()
-    except (HeadgateError, UnicodeEncodeError) as error:
-        answers.refuse(session, message, errno.EPROTO, str(error))
+    prefix = _text(session, message, "topic")
+    if prefix is None:
         return
     if session.ready:
-        subscribe_now(session, message, prefix)
+        subscribe_now(session, message, prefix.encode())
     else:
-        session.hub.deadlines.wait_live(session, message, prefix)
+        session.delivery.deadlines.wait_live(session, message, prefix.encode())
 
 
 def subscribe_now(session: Session, message: Message, prefix: bytes) -> None:
     """Subscribe, if the rules allow it, and answer the request ``message``."""
-    if not session.hub.access.allows_pattern(session.roles, prefix[:PREFIX_MAX_BYTES]):
+    if not session.sessions.access.allows_pattern(session.roles, prefix[:PREFIX_MAX_BYTES]):
         answers.deny(session, message, "subscribe", prefix)
         return
-    errnum = session.hub.fanout.subscribe(session, prefix)
+    errnum = session.delivery.fanout.subscribe(session, prefix)
     if not errnum:
         # where it begins: with this a client that resumes later is not sent what came before it subscribed
-        began = encode_json({"sequence": session.hub.history.last})
+        began = encode_json({"sequence": session.delivery.history.last})
         answers.respond(session, message, began)
         return
-    limit = session.hub.settings.limits.subscriptions
+    limit = session.sessions.settings.limits.subscriptions
     text = (
         f"{limit} prefixes at most"
         if errnum == errno.ENOSPC
@@ -69,16 +88,9 @@ def subscribe_now(session: Session, message: Message, prefix: bytes) -> None:
 
 def unsubscribe(session: Session, message: Message, _decision: Decision) -> None:
     """``event.unsubscribe {"topic": PREFIX}``: takes one subscription back; ENOENT when there is none."""
-    try:
-        prefix = _text(message, "topic").encode()
-    except (HeadgateError, UnicodeEncodeError) as error:
-        answers.refuse(session, message, errno.EPROTO, str(error))
-        return
-    errnum = session.hub.fanout.unsubscribe(session, prefix)
-    if errnum:
-        answers.refuse(session, message, errnum, "")
-    else:
-        answers.respond(session, message)
+    prefix = _text(session, message, "topic")
+    if prefix is not None:
+        _answer(session, message, session.delivery.fanout.unsubscribe(session, prefix.encode()), "")
 
 
 def publish(session: Session, message: Message, decision: Decision) -> None:
@@ -100,16 +112,16 @@ def publish(session: Session, message: Message, decision: Decision) -> None:
         if content.get("payload") is not None:
             fresh["payload"] = content["payload"]
         payload = encode_part(encode_json(fresh))
-    except (HeadgateError, UnicodeEncodeError) as error:
+    except HeadgateError as error:
         answers.refuse(session, message, errno.EPROTO, str(error))
         return
-    if not session.hub.access.allows(session.roles, "publish", name):
+    if not session.sessions.access.allows(session.roles, "publish", name):
         answers.deny(session, message, "publish", name)
         return
     message.payload_part = payload
     session.forward(message, decision)
-    if session.hub.publishers.shut:
-        session.hub.publishers.published(session, message)
+    if session.delivery.pressure.shut:
+        session.delivery.pressure.published(session, message)
 
 
 def add(session: Session, message: Message, _decision: Decision) -> None:
@@ -117,20 +129,20 @@ def add(session: Session, message: Message, _decision: Decision) -> None:
     name = _service_name(session, message)
     if name is None:
         return
-    if rights.misnamed(session, name):  # told first: no rule would help
+    if not session.may_be_called(name):  # before the rules, of which none would help
         text = f"your services are called {session.principal.userid}-NAME"
         if session.principal.nobody:
             text = "you have no userid to yourself, and so no services"
         answers.deny(session, message, "register", name.encode(), text)
-    elif not session.hub.access.allows(session.roles, "register", name):
+    elif not session.sessions.access.allows(session.roles, "register", name):
         answers.deny(session, message, "register", name.encode())
-    elif len(session.provider.names) + session.adding >= session.hub.settings.limits.services:
+    elif len(session.provider.names) + session.adding >= session.sessions.settings.limits.services:
         answers.refuse(
-            session, message, errno.ENOSPC, f"{session.hub.settings.limits.services} services at most"
+            session, message, errno.ENOSPC, f"{session.sessions.settings.limits.services} services at most"
         )
     else:
         session.adding += 1
-        session.hub.registrations.add(
+        session.delivery.registrations.add(
             session, name, lambda errnum, text: _added(session, message, errnum, text)
         )
 
@@ -139,28 +151,26 @@ def _added(session: Session, message: Message, errnum: int, text: str) -> None:
     session.adding -= 1
     _answer(session, message, errnum, text)
     if not errnum:
-        rights.give_up(session)  # the right may have gone while the upstream was asked
+        session.give_up()  # the right may have gone while the upstream was asked
 
 
 def remove(session: Session, message: Message, _decision: Decision) -> None:
     """``service.remove {"service": NAME}``: ENOENT unless this session provides it."""
     name = _service_name(session, message)
     if name is not None:
-        session.hub.registrations.remove(
+        session.delivery.registrations.remove(
             session, name, lambda errnum, text: _answer(session, message, errnum, text)
         )
 
 
 def _service_name(session: Session, message: Message) -> str | None:
     """The name in the payload; None when the request was answered."""
-    try:
-        name = _text(message, "service")
-    except HeadgateError as error:
-        answers.refuse(session, message, errno.EPROTO, str(error))
+    name = _text(session, message, "service")
+    if name is None:
         return None
     try:
         check_service(name)
-        if name == service.NAME:
+        if name == NAME:
             raise ProtocolError(f"{name} is the gateway's own", errno.EEXIST)
     except ProtocolError as error:
         answers.refuse(session, message, error.errno, str(error).replace("\0", ""))
@@ -183,24 +193,17 @@ def disconnect(session: Session, message: Message, decision: Decision) -> None:
 
 
 def gateway(session: Session, message: Message, _decision: Decision) -> None:
-    """``gateway.METHOD``: answered from here for this session; see ``service``."""
+    """``gateway.METHOD``: answered from here for this session; see ``administration.service``."""
     topic = bytes(part_data(message.topic_part) or b"").decode("utf-8", "replace")
     try:
         arguments: dict[str, Any] = decode_json(message.payload) if message.payload_part else {}
-        answer = service.call(session.hub, service.Caller.of(session), method_of(topic), arguments)
+        answer = session.administration.call(session, method_of(topic), arguments)
         if isinstance(answer, Mapping):
             answers.respond(session, message, encode_json(answer))
         else:
-            session.hub.spawn(f"{topic} of {session.id}", _later(session, message, answer))
+            session.sessions.tasks.spawn(f"{topic} of {session.id}", _later(session, message, answer))
     except HeadgateError as error:
         _failed(session, message, topic, error)
-
-
-def refuse_stream(session: Session, message: Message) -> None:
-    """Whoever asks one of these for a stream would wait for its end for ever."""
-    topic = bytes(part_data(message.topic_part) or b"")
-    text = f"{answers.shown(topic)} has one answer, no stream"
-    answers.refuse(session, message, errno.EPROTO, text)
 
 
 async def _later(session: Session, message: Message, answer: Awaitable[Mapping[str, Any]]) -> None:
@@ -216,20 +219,21 @@ async def _later(session: Session, message: Message, answer: Awaitable[Mapping[s
 
 def _failed(session: Session, message: Message, topic: str, error: HeadgateError) -> None:
     if error.errno == errno.EPERM:
-        session.hub.deny(session, "call", topic, str(error))
+        session.administration.deny(session, "call", topic, str(error))
     answers.refuse(session, message, error.errno, str(error))
 
 
-def _text(message: Message, field: str) -> str:
-    """A string of the request's JSON payload.
-
-    Raises:
-        ProtocolError: EPROTO; no JSON object, or no such string in it.
-    """
-    found = decode_json(message.payload).get(field)
-    if not isinstance(found, str):
-        raise ProtocolError(f"{field}: expected a string")
-    return found
+def _text(session: Session, message: Message, field: str) -> str | None:
+    """A string of the request's JSON payload; None when the request was answered, for there is none."""
+    try:
+        found = decode_json(message.payload).get(field)
+    except HeadgateError as error:
+        answers.refuse(session, message, errno.EPROTO, str(error))
+        return None
+    if isinstance(found, str):
+        return found
+    answers.refuse(session, message, errno.EPROTO, f"{field}: expected a string")
+    return None
 
 
 HANDLED: Final[dict[bytes, Act]] = {

@@ -23,6 +23,7 @@ import hmac
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
+from broker.rates import Buckets
 from broker.wire.audience import Prefixes
 from broker.wire.parts import part_data
 from gateway.events.fanout import may_see
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from broker.wire.message import Message
     from gateway.principal import Principal
     from gateway.sessions.session import Session
+    from gateway.sessions.sessions import Sessions
 
 BEHIND_S: Final = 2.0
 """How long a client waits for a process that has not yet seen what it has."""
@@ -101,17 +103,18 @@ class Resumption:
         self, session: Session, epoch: str, sequence: int, prefixes: Sequence[str], done: Done
     ) -> None:
         self.session = session
-        self._hub = session.hub
+        self._sessions = session.sessions
+        self._delivery = session.delivery
         self._epoch = epoch
         self.cursor = sequence
         self._done = done
         self._replayed = 0
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
-        self._until = self._hub.clock() + BEHIND_S
+        self._until = self._sessions.clock() + BEHIND_S
         wanted = list(dict.fromkeys(prefixes))
         # a message has room for many more
-        most = self._hub.settings.limits.subscriptions
+        most = self._sessions.settings.limits.subscriptions
         names = {text: text.encode("utf-8", "surrogateescape") for text in wanted[:most]}
         self._allowed = [text for text in names if self._may(names[text])]
         self._denied = [text for text in names if not self._may(names[text])] + wanted[most:]
@@ -121,11 +124,11 @@ class Resumption:
             self._prefixes.add(names[text], True)
 
     def _may(self, prefix: bytes) -> bool:
-        return self._hub.access.allows_pattern(self.session.roles, prefix)
+        return self._sessions.access.allows_pattern(self.session.roles, prefix)
 
     def advance(self) -> None:
         """Go on as far as possible now; called again when what it waits for may have happened."""
-        self._hub.deadlines.seen(self)
+        self._delivery.deadlines.seen(self)
         self._go_on(self._queue)
 
     def turn(self) -> None:
@@ -133,14 +136,15 @@ class Resumption:
         self._go_on(self._replay)
 
     def _go_on(self, replay: Callable[[], None]) -> None:
-        history, asked = self._hub.history, self.session.delivery_filter
+        history, asked = self._delivery.history, self.session.delivery_filter
         if self._over or (asked is not None and asked.when_empty(lambda: self._go_on(replay))):
             return
-        if not self._hub.upstream.joined or self._is_behind():
-            if self._hub.clock() >= self._until:
+        # first whether this process knows enough to say what was missed: its history covers nothing that it waits for
+        if not self._delivery.upstream.joined or self._is_behind():
+            if self._sessions.clock() >= self._until:
                 self._finish(recovered=False)
             else:
-                self._hub.deadlines.wait_seen(self)
+                self._delivery.deadlines.wait_seen(self)
         elif not history.covers(self._epoch, self.cursor):
             self._finish(recovered=False)
         elif not distance(self.cursor, history.last):
@@ -153,31 +157,31 @@ class Resumption:
     def cancel(self) -> None:
         """The session is gone, and its outbox tells nobody of room."""
         self._over = True
-        self._hub.deadlines.seen(self)
-        self._hub.replays.remove(self)
+        self._delivery.deadlines.seen(self)
+        self._delivery.replays.remove(self)
         if self._timer is not None:
             self._timer.cancel()
 
     def _is_behind(self) -> bool:
         """Whether this process has not yet seen the event that the client saw last."""
-        history = self._hub.history
+        history = self._delivery.history
         return history.epoch == self._epoch and 0 < distance(history.last, self.cursor) <= AHEAD
 
     def _queue(self) -> None:
         self._timer = None
-        self._hub.replays.add(self)
+        self._delivery.replays.add(self)
 
     def _replay(self) -> None:
         """Hand over a portion of what is missing; the rest after the client has read, in further turns."""
-        session, hub = self.session, self._hub
+        session, delivery = self.session, self._delivery
         outbox = cast("HasRoom", session.link.outbox)
         if outbox.queued_bytes > self._share:
             outbox.when_room(self._share, self._queue)
             return
-        portion = self._portion(hub.history.since(self.cursor, PORTION_MSGS))
-        granted = hub.replays.grant(session.principal, len(portion))
+        portion = self._portion(delivery.history.since(self.cursor, PORTION_MSGS))
+        granted = delivery.replays.grant(session.principal, len(portion))
         if not granted:
-            wait_s = hub.replays.wait_s(session.principal)
+            wait_s = delivery.replays.wait_s(session.principal)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._queue)
             return
         mine = [message for message in portion[:granted] if self._wants(message)]
@@ -199,7 +203,7 @@ class Resumption:
     @property
     def _share(self) -> int:
         """What may wait at the client: its own limit for events leaves room for more."""
-        return min(PORTION_BYTES, self._hub.settings.limits.outbox_bytes // 4)
+        return min(PORTION_BYTES, self._sessions.settings.limits.outbox_bytes // 4)
 
     def _portion(self, events: list[Message]) -> list[Message]:
         size, share = 0, self._share
@@ -212,14 +216,89 @@ class Resumption:
     def _finish(self, *, recovered: bool) -> None:
         """Go live, and say so."""
         self._over = True
-        session, hub = self.session, self._hub
+        session, delivery = self.session, self._delivery
         session.resumption = None
         for text in self._allowed:
             prefix = self._names[text]
-            if not self._may(prefix) or hub.fanout.subscribe(session, prefix):
+            if not self._may(prefix) or delivery.fanout.subscribe(session, prefix):
                 self._denied.append(text)
-        history, asked, replayed = hub.history, session.delivery_filter, self._replayed
+        history, asked, replayed = delivery.history, session.delivery_filter, self._replayed
         if asked is not None:
             recovered, replayed = recovered and not asked.lost, asked.passed
         self._done(Resumed(recovered, history.epoch, history.last, replayed, self._denied))
-        hub.deadlines.go_live(session)
+        delivery.deadlines.go_live(session)
+
+
+class Replays:
+    """Whose turn it is to replay: one portion in each turn of the loop, users in turn, charged to each user's rate.
+
+    However many clients of however many users come back at once, whatever else the process does goes on between two
+    portions. A user's portions are charged event by event; whoever asks for the history again and again waits, and
+    nobody else does.
+
+    At once a user may replay the whole history over each connection that it may have, and ``limits.replay_msgs_per_s``
+    over time; owners without limit.
+    """
+
+    __slots__ = ("_buckets", "_handle", "_rows", "_sessions")
+
+    def __init__(self, sessions: Sessions) -> None:
+        settings = sessions.settings
+        burst = max(settings.gateway.history_msgs, 1) * settings.limits.connections_per_user
+        self._sessions = sessions
+        self._buckets = Buckets(settings.limits.replay_msgs_per_s, burst)
+        self._rows: dict[str, dict[Resumption, None]] = {}  # by user; who is first has the next turn
+        self._handle: asyncio.Handle | None = None
+
+    def wait_s(self, principal: Principal) -> float:
+        """Seconds after which ``principal`` may begin another replay; 0.0 is now."""
+        return (
+            0.0
+            if self.grant(principal, 1)
+            else self._buckets.of(principal.name, self._sessions.clock()).refuse()
+        )
+
+    def grant(self, principal: Principal, wanted: int) -> int:
+        """Charge ``principal`` for up to so many events; returns for how many."""
+        if principal.owner:
+            return wanted
+        now = self._sessions.clock()
+        return self._buckets.of(principal.name, now).grant(now, wanted)
+
+    def add(self, resumption: Resumption) -> None:
+        """Give ``resumption`` one turn, after those of its user that wait already."""
+        self._rows.setdefault(resumption.session.principal.name, {})[resumption] = None
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self._turn)
+
+    def remove(self, resumption: Resumption) -> None:
+        """It needs no turn any more; harmless when it waits for none."""
+        user = resumption.session.principal.name
+        row = self._rows.get(user, {})
+        row.pop(resumption, None)
+        if not row:
+            self._rows.pop(user, None)
+
+    def stop(self) -> None:
+        """No more turns."""
+        self._rows.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _turn(self) -> None:
+        self._handle = None
+        if not self._rows:
+            return
+        user = next(iter(self._rows))
+        row = self._rows.pop(user)
+        resumption = next(iter(row))
+        del row[resumption]
+        if row:
+            self._rows[user] = row
+        try:
+            resumption.turn()
+        except Exception as error:
+            resumption.session.fault(error)
+        if self._rows and self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self._turn)

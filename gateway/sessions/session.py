@@ -6,9 +6,9 @@ A request from a browser to a service behind the upstream, function by function:
     Session.received    a batch: so many as the rate allows
     Session._request    a request like an earlier one has its Decision in the cache; else
     decisions.of_request  handled here? allowed? -> the stamped header
-    Session.forward     Calls.add, routes replaced by this connection's hop, Upstream.send
-    Hub.answered        the response's stack names the session
-    Session.answered    Calls.take proves that it was asked for; the hop is taken off; link.send
+    Session.forward     OpenCalls.add, routes replaced by this connection's hop, Upstream.send
+    Delivery.answered   the response's stack names the session
+    Session.answered    OpenCalls.take proves that it was asked for; the hop is taken off; link.send
 
 Rules of this file. The client's stamp and routes are never used: each message leaves with the stamp of its user and
 the hop of the connection (RFC 12). Nothing here awaits. Every request that wants an answer gets one.
@@ -23,16 +23,19 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from broker import __version__
 from broker.rates import Bucket
 from broker.wire.message import DELIMITER, EVENT, REQUEST, RESPONSE, Message
 from broker.wire.parts import encode_part, part_data
-from gateway.closes import FLOOD
+from gateway.closes import BAD_CREDENTIAL, BAD_MESSAGE, FLOOD, INTERNAL, MEANINGS, REVOKED
 from gateway.events.run import sender
-from gateway.sessions import answers, controls, decisions, listing, rights
-from gateway.sessions.calls import NO_TAG, Calls
-from gateway.sessions.delivery_filter import DeliveryFilter
+from gateway.principal import Denied
+from gateway.sessions import answers, decisions
+from gateway.sessions.authorization import AuthorizationFilter, DeliveryFilter
+from gateway.sessions.calls import NO_TAG, OpenCalls
 from gateway.sessions.provider import Provider
-from gateway.sessions.resume import Resumption
+from gateway.sessions.resume import Resumed, Resumption, session_of, token_for
+from gateway.upstream.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,16 +43,21 @@ if TYPE_CHECKING:
     from broker.errors import LinkError
     from broker.transport.link import Link
     from gateway.events.run import Run, SendRun
-    from gateway.hub import Hub
     from gateway.principal import Principal
     from gateway.sessions.decisions import Decision
+    from gateway.sessions.delivery import Delivery
+    from gateway.sessions.requests import GatewayService
     from gateway.sessions.resume import Done
+    from gateway.sessions.sessions import Sessions
 
 log = logging.getLogger("headgate")
 
 CALLING: Final = ("http", "ndjson")
 """Kinds of sessions that make calls over HTTP, one at a time. ``http``: of a connection, with one answer each;
 ``ndjson``: one call, of which any number come."""
+SERVER: Final = f"headgate/{__version__}"
+"""How the gateway names itself."""
+GONE: Final = "the credential was revoked, or its user is gone or another one"
 
 
 def _to_nobody(_run: Run) -> None:
@@ -59,9 +67,10 @@ def _to_nobody(_run: Run) -> None:
 class Session:
     """One connection of a web client.
 
-    Made by ``Hub.open``; whoever opened it starts the link with it as the receiver.
+    Made by ``Sessions.open``; whoever opened it starts the link with its ``receiver``.
 
     Attributes:
+        sessions: those of its process. delivery: where it sends. administration: what answers it as ``gateway``.
         id: public name, 8 hexadecimal digits. front: the route stack of its requests: its secret hop and a delimiter.
         principal: who it is at present; see ``set_principal``. roles, stamp: made from it.
         link, kind, address, opened_at: its connection, what it speaks, from where, since when (wall clock).
@@ -80,15 +89,16 @@ class Session:
         "_pauses",
         "adding",
         "address",
+        "administration",
         "answered_msgs",
         "busy",
         "calls",
+        "delivery",
         "delivery_filter",
         "denied_msgs",
         "dropped",
         "ended",
         "front",
-        "hub",
         "id",
         "kind",
         "link",
@@ -101,21 +111,33 @@ class Session:
         "resumption",
         "roles",
         "send_run",
+        "sessions",
         "stamp",
         "subscriptions",
     )
 
-    def __init__(self, hub: Hub, principal: Principal, link: Link, kind: str, address: str) -> None:
-        self.hub = hub
+    def __init__(
+        self,
+        sessions: Sessions,
+        delivery: Delivery,
+        administration: GatewayService,
+        principal: Principal,
+        link: Link,
+        kind: str,
+        address: str,
+    ) -> None:
+        self.sessions = sessions
+        self.delivery = delivery
+        self.administration = administration
         self.link = link
         self.kind = kind
         self.address = address
         self.id = secrets.token_hex(4)
         self.front = encode_part(secrets.token_hex(16).encode()) + DELIMITER
-        self.opened_at = hub.wall()
+        self.opened_at = sessions.wall()
         self.subscriptions: dict[bytes, int] = {}
-        self.calls = Calls(hub.settings.limits.in_flight)
-        self.delivery_filter = None if hub.hook is None else DeliveryFilter(self, hub.hook)
+        self.calls = OpenCalls(sessions.settings.limits.in_flight)
+        self.delivery_filter = None if sessions.hook is None else DeliveryFilter(self, sessions.hook)
         self.send_run: SendRun = sender(link) if self.delivery_filter is None else self.delivery_filter.send
         self.provider = Provider()
         self.resumption: Resumption | None = None
@@ -139,11 +161,11 @@ class Session:
         self.roles = int.from_bytes(self.stamp[4:], "big")
         self._decisions = {}
         self.provider.stamp_changed()
-        limits = self.hub.settings.limits
+        limits = self.sessions.settings.limits
         if principal.owner or not limits.msgs_per_s:
             self._bucket = None
         elif self._bucket is None:
-            self._bucket = Bucket(limits.msgs_per_s, limits.msgs_burst, self.hub.clock())
+            self._bucket = Bucket(limits.msgs_per_s, limits.msgs_burst, self.sessions.clock())
 
     @property
     def hop(self) -> bytes:
@@ -151,57 +173,54 @@ class Session:
         return self.front[:-1]
 
     @property
-    def services(self) -> set[str]:
-        """Names of the services it provides."""
-        return self.provider.names
-
-    @property
     def ready(self) -> bool:
         """Whether a subscription made now is live at once."""
-        return self.hub.upstream.joined and self.resumption is None
+        return self.delivery.upstream.joined and self.resumption is None
+
+    @property
+    def receiver(self) -> Session | AuthorizationFilter:
+        """What its link hands messages to; not kept here, where the two would be a cycle."""
+        hook = self.sessions.hook
+        return self if hook is None else AuthorizationFilter(self, hook)
 
     # -- from the link -------------------------------------------------------------------------
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """What one read produced, in order; what it makes anybody send leaves in one flush (``Receiver``)."""
-        flusher = self.hub.options.flusher
+        flusher = self.sessions.options.flusher
         outer, flusher.batch = flusher.batch, True
         try:
-            self._run(messages)
+            self.received_msgs += len(messages)
+            left = self._granted(messages)
+            if self.delivery.upstream.choked:
+                self.delivery.pressure.hold(self)
+            for message in messages:
+                if self.ended:  # by one of them: a flood, a credential that is revoked
+                    break
+                kind = message.head[3]
+                if kind == RESPONSE:  # somebody waits for it: no rate applies
+                    self.provider.responded(self, message)
+                elif not left:
+                    self._limited(message)
+                else:
+                    left -= 1
+                    if kind == REQUEST:
+                        self._request(message)
+                    elif kind == EVENT:
+                        self._event(message)
+                    else:
+                        self.drop("control message of a client")
         except Exception as error:
-            self.hub.fault(self, error)
+            self.fault(error)
         finally:
             flusher.batch = outer
             if not outer:
                 flusher.flush()
 
-    def _run(self, messages: list[Message]) -> None:
-        self.received_msgs += len(messages)
-        left = self._granted(messages)
-        if self.hub.upstream.choked:
-            self.hub.pause(self)
-        for message in messages:
-            if self.ended:
-                break
-            kind = message.head[3]
-            if kind == RESPONSE:  # somebody waits for it: no rate applies
-                self.provider.responded(self, message)
-            elif not left:
-                self._limited(message)
-            elif kind == REQUEST:
-                left -= 1
-                self._request(message)
-            elif kind == EVENT:
-                left -= 1
-                self._event(message)
-            else:
-                left -= 1
-                self.drop("control message of a client")
-
     def forgive(self, seconds: float) -> None:
         """This process was stopped for so long: what the client sent meanwhile comes at once."""
         if self._bucket is not None:
-            self._bucket.forgive(self.hub.clock(), seconds)
+            self._bucket.forgive(self.sessions.clock(), seconds)
 
     def refused(self, message: Message, text: str) -> None:
         """A request that is none: it is answered, and counts as any other."""
@@ -223,13 +242,13 @@ class Session:
         wanted = len(messages)
         if self.provider.count or self.provider.names:
             wanted = sum(1 for message in messages if message.head[3] != RESPONSE)
-        return self._bucket.grant(self.hub.clock(), wanted)
+        return self._bucket.grant(self.sessions.clock(), wanted)
 
     def link_ended(self, link: Link, error: LinkError) -> None:
         """The connection is gone (``Receiver``); with a code of its own, as for a slow reader, or by the client."""
         code: int = getattr(link, "code", 0)
         if code and not self.ended:
-            self.hub.counters.ended[code] += 1
+            self.sessions.counters.ended[code] += 1
         self.detach(str(error))
 
     def link_choked(self, link: Link, choked: bool) -> None:
@@ -252,10 +271,9 @@ class Session:
 
     def forward(self, message: Message, decision: Decision) -> None:
         """Send a request upstream as ``decision`` says, or answer that it cannot be."""
-        hub = self.hub
-        if (
-            hub.upstream.choked and self.provider.names
-        ):  # not paused: whoever waits for its answers would wait, too
+        delivery = self.delivery
+        if delivery.upstream.choked and self.provider.names:
+            # it is not held, for whoever waits for its answers would wait, too: so what it asks cannot wait, either
             answers.refuse(self, message, errno.EAGAIN, "the upstream does not keep up; retry in 0.1 s")
             return
         tag = message.tag
@@ -266,25 +284,25 @@ class Session:
             return
         message.front = self.front
         message.head = decision.head
-        if decision.anywhere and hub.elsewhere is not None:
-            hub.elsewhere.sending(self, message, decision)
-        if hub.upstream.send(message):
-            hub.counters.requests += 1
+        if decision.anywhere and delivery.any_rank_retry is not None:
+            delivery.any_rank_retry.sending(self, message, decision)
+        if delivery.upstream.send(message):
+            self.sessions.counters.requests += 1
             if decision.notice_pending and self.kind not in CALLING:  # these owe notices for open calls only
                 decision.notice_pending = False
                 self.calls.arm(bytes(part_data(decision.topic_part) or b""), decision.head, tag)
             return
         if decision.track:
             self.calls.withdraw(tag, decision)
-        answers.refuse(self, message, errno.EHOSTUNREACH, hub.unreachable)
+        answers.refuse(self, message, errno.EHOSTUNREACH, UNREACHABLE)
 
     def answered(self, message: Message) -> None:
         """A response whose route stack is this session's."""
         if not self.calls.take(message):
-            self.hub.counters.late += 1
+            self.sessions.counters.late += 1
             return
         self.answered_msgs += 1
-        self.hub.counters.responses += 1
+        self.sessions.counters.responses += 1
         message.front = DELIMITER
         self.link.send(message)
 
@@ -304,28 +322,29 @@ class Session:
         decision = self._decisions.get(message.topic_part + message.head) or decisions.of_event(self, message)
         if decision is None:
             return
-        hub = self.hub
-        if hub.upstream.choked and self.provider.names:
+        delivery = self.delivery
+        if delivery.upstream.choked and self.provider.names:  # as in `forward`
             answers.refuse_event(self, message, errno.EAGAIN, "the upstream does not keep up; retry in 0.1 s")
             return
         size = len(message.payload_part)
-        if size > hub.settings.limits.event_bytes and not self.principal.owner:
-            text = f"an event of {size} bytes (limits.event_bytes are {hub.settings.limits.event_bytes})"
+        most = self.sessions.settings.limits.event_bytes
+        if size > most and not self.principal.owner:
+            text = f"an event of {size} bytes (limits.event_bytes are {most})"
             answers.refuse_event(self, message, errno.EMSGSIZE, text)
             return
         message.front = DELIMITER
         message.head = decision.head
         message.tag = NO_TAG
-        if hub.upstream.send(message):
-            hub.counters.published += 1
-            if hub.publishers.shut:
-                hub.publishers.published(self, message)
+        if delivery.upstream.send(message):
+            self.sessions.counters.published += 1
+            if delivery.pressure.shut:
+                delivery.pressure.published(self, message)
         else:
-            answers.refuse_event(self, message, errno.EHOSTUNREACH, hub.unreachable)
+            answers.refuse_event(self, message, errno.EHOSTUNREACH, UNREACHABLE)
 
     def sees_topic(self, topic: bytes) -> bool:
         """Whether the access rules let it see events of exactly this topic."""
-        return self.hub.access.allows(self.roles, "subscribe", topic)
+        return self.sessions.access.allows(self.roles, "subscribe", topic)
 
     def set_paused(self, on: bool) -> None:
         """Do not read the client, or read it again once as often as it was held: it has published too much, or the
@@ -340,14 +359,14 @@ class Session:
     def drop(self, reason: str) -> None:
         """Count a message that goes nowhere."""
         self.dropped += 1
-        self.hub.counters.dropped[reason] += 1
+        self.sessions.counters.dropped[reason] += 1
 
     def _limited(self, message: Message) -> None:
         """A message above the rate: say when to come back; a client that never listens is closed."""
         assert self._bucket is not None
         wait_s = self._bucket.refuse()
-        self.hub.counters.limited += 1
-        text = f"more than {self.hub.settings.limits.msgs_per_s:g} messages a second: retry in {wait_s:.2f} s"
+        self.sessions.counters.limited += 1
+        text = f"more than {self.sessions.settings.limits.msgs_per_s:g} messages a second: retry in {wait_s:.2f} s"
         if self._bucket.flooding:
             self.close(FLOOD, text)
         elif message.head[3] == REQUEST:
@@ -360,15 +379,64 @@ class Session:
     # -- control objects -----------------------------------------------------------------------
 
     def control(self, obj: dict[str, Any]) -> None:
-        """A control object of the client: ``ping``, ``refresh`` or ``resume`` (see ``controls``)."""
+        """A control object of the client, as ``codecs.control`` checked it: ``ping``, ``refresh`` or ``resume``. Any
+        other type ends the session.
+        """
         if self.ended:
             return
-        if self._bucket is not None and self._bucket.take(self.hub.clock()):
+        # they cost as messages do: a refresh is a signature to check, a resume a replay
+        if self._bucket is not None and self._bucket.take(self.sessions.clock()):
             if self._bucket.flooding:
                 self.close(FLOOD, "control objects above the rate")
             self.drop("control object above the rate")
             return
-        controls.handle(self, obj)
+        kind = obj.get("type")
+        if kind == "ping":
+            self.tell({"type": "pong"})
+        elif kind == "refresh" and not self.refreshing:
+            self.sessions.refresh(self, str(obj.get("token", "")))
+        elif kind == "resume" and not self.resumed and not self.subscriptions:
+            # where the client was is in what it says; its token only names the connection that it replaces, and one of
+            # another user, or of a gateway that was another one, names none
+            former = session_of(self.sessions.key, self.principal, str(obj.get("token", "")))
+            if former is not None:
+                self.sessions.supersede(former, self)
+            self.resume(
+                str(obj["epoch"]), int(obj["sequence"]), list(obj["subscriptions"]), self._tell_resumed
+            )
+        else:
+            self.close(BAD_MESSAGE, f"a control object of type {str(kind)[:32]!r} has no place here")
+
+    def _tell_resumed(self, outcome: Resumed) -> None:
+        self.tell({"type": "resumed", **outcome._asdict()})
+
+    def welcome(self) -> dict[str, Any]:
+        """The first control object of a connection: who it is here, and what it may; its ``resume``, ``epoch`` and
+        ``sequence`` make a ``resume`` object later.
+        """
+        mine, history = self.principal, self.delivery.history
+        limits = self.sessions.settings.limits
+        return {
+            "type": "welcome",
+            "session": self.id,
+            "user": mine.name,
+            "userid": mine.userid,
+            "roles": mine.role_names,
+            "limits": {
+                "message_bytes": limits.message_bytes,
+                "in_flight": limits.in_flight,
+                "msgs_per_s": 0 if mine.owner else limits.msgs_per_s,
+                "subscriptions": limits.subscriptions,
+                "services": limits.services,
+            },
+            "resume": token_for(self.sessions.key, mine, self.id),
+            "epoch": history.epoch or None,
+            "sequence": history.last,
+            "server": SERVER,
+            "upstream": self.delivery.upstream.state,
+            "ping_s": limits.ping_s,
+            "expires": mine.expires,
+        }
 
     def resume(self, epoch: str, sequence: int, prefixes: Sequence[str], done: Done) -> None:
         """Subscribe to ``prefixes`` again, from event ``sequence`` of ``epoch`` on; ``done`` hears the outcome.
@@ -394,22 +462,63 @@ class Session:
         Raises:
             Denied: it is another user's (close code 4500).
         """
-        rights.check_same_user(self, principal)
+        mine = self.principal
+        if (principal.name, principal.userid) != (mine.name, mine.userid):
+            raise Denied(
+                f"a credential of {principal.name!r} on a connection of {mine.name!r}",
+                public="the credential is of another user",
+                status=403,
+                close=BAD_CREDENTIAL,
+            )
         self._apply_principal(principal)
-        self.hub.deadlines.watch(self)
-        self.hub.fanout.changed(self)
-        self.recheck()
+        self.delivery.deadlines.watch(self)
+        self.delivery.fanout.changed(self)
+        self.give_up()
 
-    def recheck(self) -> None:
-        """Roles or rules changed: give up what is not allowed any more, and say so."""
-        self.redecide()
-        rights.give_up(self)
+    def judge_again(self) -> None:
+        """Rules, and perhaps users, are others now: who is nobody any more goes, others lose what is denied now."""
+        now = self.sessions.identity.again(self.principal)
+        if now is None:
+            self.close(REVOKED, GONE)
+        elif now == self.principal:
+            self.redecide()
+            self.give_up()
+        else:
+            self.set_principal(now)
+
+    def give_up(self) -> None:
+        """Take back subscriptions and services that are not allowed any more, and say so."""
+        access, delivery = self.sessions.access, self.delivery
+        lost = [prefix for prefix in self.subscriptions if not access.allows_pattern(self.roles, prefix)]
+        for prefix in lost:
+            while delivery.fanout.unsubscribe(self, prefix) == 0:
+                pass
+        if lost:
+            names = [prefix.decode("utf-8", "replace") for prefix in lost]
+            self.tell({"type": "unsubscribed", "subscriptions": names})
+        for name in list(self.provider.names):
+            if not self.may_be_called(name) or not access.allows(self.roles, "register", name):
+                delivery.registrations.remove(self, name)
+                self.tell({"type": "service", "service": name, "registered": False, "errno": errno.EPERM})
+
+    def may_be_called(self, name: str) -> bool:
+        """Whether a service of its may have this name, as far as no rule decides: that of a guest begins with the
+        userid and a dash (RFC 12), and who is nobody has none.
+        """
+        mine = self.principal
+        return mine.owner or (not mine.nobody and name.startswith(f"{mine.userid}-"))
+
+    def fault(self, error: Exception) -> None:
+        """A fault of ours costs the session it happened with, and nobody else."""
+        self.sessions.counters.faults += 1
+        log.error("session %s of %s: a fault", self.id, self.principal.name, exc_info=error)
+        self.close(INTERNAL, MEANINGS[INTERNAL].text)
 
     def close(self, code: int, reason: str) -> None:
         """Close the client's connection with a code of ``closes``; idempotent."""
         if self.ended:
             return
-        self.hub.counters.ended[code] += 1
+        self.sessions.counters.ended[code] += 1
         self.detach(reason)
         close_with = getattr(self.link, "close_with", None)
         if close_with is not None:
@@ -422,21 +531,23 @@ class Session:
         if self.ended:
             return
         self.ended = True
-        hub = self.hub
-        hub.counters.events_dropped += self.link.outbox.dropped_events
-        hub.forget(self)
+        delivery = self.delivery
+        self.sessions.counters.events_dropped += self.link.outbox.dropped_events
+        self.sessions.forget(self)
+        delivery.forget(self)
         if self.resumption is not None:
             self.resumption.cancel()
             self.resumption = None
         if self.delivery_filter is not None:
             self.delivery_filter.clear()
-        hub.registrations.remove_session(self)
+        # names first: the upstream routes no more requests here, so that what is answered now is all there will be
+        delivery.registrations.remove_session(self)
         self.provider.answer_all(self, "the provider is gone")
         if self.kind in CALLING:
             self.calls.arm_open()
         for notice in self.calls.notices(self.front):
-            hub.upstream.send(notice)
-        hub.upstream.forget(self.front)
+            delivery.upstream.send(notice)
+        delivery.upstream.forget(self.front)  # behind the notices, which go by the link that it ends
         self.calls.clear()
         self._decisions.clear()
         self.send_run = _to_nobody  # it was the link's, which would be in a cycle with this
@@ -456,11 +567,3 @@ class Session:
             answers.refuse(
                 self, Message(DELIMITER, call.topic_part, b"", call.head, tag), errno.EHOSTUNREACH, text
             )
-
-    def welcome(self) -> dict[str, Any]:
-        """The first control object of a connection: who it is here, and what it may."""
-        return controls.welcome(self)
-
-    def info(self) -> dict[str, Any]:
-        """Its row in ``gateway.sessions``."""
-        return listing.session(self)

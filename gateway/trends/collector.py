@@ -21,8 +21,8 @@ from gateway.trends.ranks import GONE, Ranks
 from gateway.trends.rings import Rings
 
 if TYPE_CHECKING:
-    from gateway.upstream.supervisor import Upstream
     from gateway.upstream.trunk import Trunk
+    from gateway.upstream.upstream import Upstream
 
 log = logging.getLogger("headgate")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,11 +19,12 @@ from broker.errors import RpcError
 from gateway.trends.answers import Figures
 from gateway.trends.collector import Collector
 from gateway.trends.rings import COARSE_S, FINE, FINE_S, KEPT_BYTES, Rings
+from gateway.upstream.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
-    from gateway.hub import Hub
+    from gateway.events.fanout import Fanout
     from gateway.settings.schema import GatewaySettings
-    from gateway.upstream.supervisor import Upstream
+    from gateway.upstream.upstream import Upstream
 
 log = logging.getLogger("headgate")
 
@@ -39,29 +40,40 @@ class Trends:
     """Figures over time.
 
     Args:
-        hub: its figures count, too; ``hub.trends`` is set. behind: the brokers. settings: ``[history]`` counts.
-        wall: seconds since 1970. keeps: of several worker processes, the one that writes the file.
+        behind: the brokers. settings: ``[history]`` counts.
+        sessions, fanout: of this process: how many there are, and how many events are delivered, is charted, too.
+        clock: monotonic seconds. wall: seconds since 1970.
+        keeps: of several worker processes, the one that writes the file.
 
     Attributes:
         rings: what is known.
     """
 
     def __init__(
-        self, hub: Hub, behind: Upstream, settings: GatewaySettings, wall: Callable[[], float], *, keeps: bool
+        self,
+        behind: Upstream,
+        settings: GatewaySettings,
+        sessions: Sized,
+        fanout: Fanout,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        *,
+        keeps: bool,
     ) -> None:
         self.rings = Rings()
-        self._hub = hub
+        self._sessions = sessions
+        self._fanout = fanout
+        self._clock = clock
         self._wall = wall
         self._path = Path(settings.gateway.statedir) / FILE if settings.history.charts_file else None
         self._keeps = keeps
         self._charts = settings.history.charts
         self._behind = behind
         rings = self.rings if self._charts else None
-        self._collector = Collector(rings, behind, self._own, wall, hub.clock)
+        self._collector = Collector(rings, behind, self._own, wall, clock)
         self._read: dict[tuple[int, tuple[str, ...]], tuple[int, Mapping[str, Any]]] = {}
-        self._delivered = hub.fanout.deliveries
-        self._at = hub.clock()
-        hub.trends = self
+        self._delivered = fanout.deliveries
+        self._at = clock()
 
     async def run(self) -> None:
         """Collect until it is cancelled."""
@@ -87,10 +99,10 @@ class Trends:
             write(self.rings.kept(), self._path)
 
     def _own(self) -> Figures:
-        now, delivered = self._hub.clock(), self._hub.fanout.deliveries
+        now, delivered = self._clock(), self._fanout.deliveries
         seconds, rise = now - self._at, delivered - self._delivered
         self._at, self._delivered = now, delivered
-        figures = {"sessions": float(len(self._hub.sessions))}
+        figures = {"sessions": float(len(self._sessions))}
         return figures | ({"events": rise / seconds} if seconds > 0 else {})
 
     def series(self, range_s: int, figures: Sequence[str]) -> Mapping[str, Any]:
@@ -138,7 +150,7 @@ class Trends:
             "size": behind.size,
             "version": behind.version,
             "headgate": behind.headgate,
-            **ranks.answer(after, self._hub.clock(), owner),
+            **ranks.answer(after, self._clock(), owner),
             "why": overlay.why,
         }
         if not after:
@@ -148,7 +160,7 @@ class Trends:
     async def _asked(self) -> None:
         await self._collector.fresh()
         if self._behind.asked is None:
-            raise RpcError(errno.EHOSTUNREACH, self._hub.unreachable)
+            raise RpcError(errno.EHOSTUNREACH, UNREACHABLE)
 
 
 def write(data: bytes, path: Path) -> None:

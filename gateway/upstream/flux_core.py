@@ -25,11 +25,10 @@ from broker.errors import HeadgateError, LinkClosed, LinkError
 from broker.transport.registry import dial
 from broker.wire.message import DELIMITER, NORESPONSE, REQUEST, RESPONSE, STREAMING, Message
 from broker.wire.parts import encode_part
-from gateway.upstream.trunk import PUBLISH, Trunk
+from gateway.upstream.trunk import PUBLISH, Trunk, UpstreamReceiver
 
 if TYPE_CHECKING:
     from broker.transport.link import Link, Options
-    from gateway.hub import Hub
 
 log = logging.getLogger("headgate")
 
@@ -51,17 +50,17 @@ class FluxCoreAdapter:
 
     Args:
         uri: of the upstream. options: of a link. trunk: the shared link.
-        hub: gets what comes.
+        receiver: gets what comes.
 
     Attributes:
         waiting_bytes: of messages that wait for links being dialled.
     """
 
-    def __init__(self, uri: str, options: Options, trunk: Trunk, hub: Hub) -> None:
+    def __init__(self, uri: str, options: Options, trunk: Trunk, receiver: UpstreamReceiver) -> None:
         self._uri = uri
         self._options = options
         self._trunk = trunk
-        self._hub = hub
+        self._receiver = receiver
         self._links: dict[bytes, _Own] = {}
         self._dials: set[asyncio.Task[None]] = set()
         self.waiting_bytes = 0
@@ -138,13 +137,13 @@ class FluxCoreAdapter:
             del self._links[own.front]
             if self._trunk.ended is None:
                 log.warning("upstream: the link of a session that streams ended: %s", error)
-                self._hub.fail_calls(own.front)
+                self._receiver.fail_calls(own.front)
 
     def received(self, messages: list[Message]) -> None:
         """What a session's link brought."""
         for message in messages:
             if message.head[3] == RESPONSE and len(message.front) > len(DELIMITER):
-                self._hub.answered(message)
+                self._receiver.answered(message)
 
 
 class _Own:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.wire.message import Message
-    from gateway.hub import Hub
+    from gateway.upstream.trunk import UpstreamReceiver
 
 HELD_MAX: Final = 16384
 """Events held back while in doubt; beyond it the oldest are given up and count as missed."""
@@ -33,7 +33,7 @@ class Numbering:
     """Follows the numbers of the events of one link; begins in doubt.
 
     Args:
-        hub: gets the events and hears what was missed.
+        receiver: gets the events and is told what was missed; its history is kept here.
         on_doubt: called when doubt arises; ``settle`` ends it.
 
     Attributes:
@@ -45,16 +45,16 @@ class Numbering:
     __slots__ = (
         "_held",
         "_history",
-        "_hub",
         "_on_doubt",
+        "_receiver",
         "certain",
         "duplicates",
         "missed",
     )
 
-    def __init__(self, hub: Hub, on_doubt: Callable[[], None]) -> None:
-        self._hub = hub
-        self._history = hub.history
+    def __init__(self, receiver: UpstreamReceiver, on_doubt: Callable[[], None]) -> None:
+        self._receiver = receiver
+        self._history = receiver.history
         self._on_doubt = on_doubt
         self._held: BoundedQueue[Message] | None = BoundedQueue(HELD_MAX, HELD_MAX_BYTES)
         self.certain = False
@@ -98,12 +98,12 @@ class Numbering:
     def _take(self, messages: list[Message]) -> None:
         """Keep consecutive events and hand them over."""
         self._history.extend(messages)
-        self._hub.published(messages)
+        self._receiver.published(messages)
 
     def settle(self, epoch: str, sequence: int) -> None:
         """End the doubt: the numbering is ``epoch``'s, and ``sequence`` belongs to an event that was published since.
 
-        Tells the hub what was missed, then hands over what was held.
+        Tells the receiver what was missed, then hands over what was held.
         """
         held, self._held = list(self._held or ()), None
         if epoch == self._history.epoch:
@@ -131,7 +131,7 @@ class Numbering:
             return False
         self.missed += step - 1
         self._history.mark_gap()
-        self._hub.upstream_joined(False, step - 1)
+        self._receiver.upstream_joined(False, step - 1)
         return True
 
     def _go_on(self, held: list[Message], sequence: int) -> None:
@@ -146,7 +146,7 @@ class Numbering:
         if missed:
             self.missed += missed
             self._history.begin(self._history.epoch, (first - 1) % 0xFFFFFFFF)
-        self._hub.upstream_joined(False, missed)
+        self._receiver.upstream_joined(False, missed)
         self._deliver(ahead)
 
     def _begin(self, epoch: str, held: list[Message], sequence: int) -> None:
@@ -155,7 +155,7 @@ class Numbering:
         fresh = held[start:]
         before = (fresh[0].sequence - 1) % 0xFFFFFFFF if fresh else sequence
         self._history.begin(epoch, before)
-        self._hub.upstream_joined(True, None)
+        self._receiver.upstream_joined(True, None)
         self._deliver(fresh)
 
     def _deliver(self, held: list[Message]) -> None:

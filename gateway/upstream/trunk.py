@@ -3,7 +3,7 @@
 Theory of operation. What comes up the link is told apart by its route stack: a response whose stack is empty answers a
 call of our own, one with a hop on top belongs to the session whose hop that is. Requests for a name that a session
 registered are the session's, those for a service of this handle its own. Events go to the numbering and on to the
-hub in runs; a run is always handed over before the message behind it, so that everybody sees the upstream's order.
+receiver in runs; a run is always handed over before the message behind it, so that everybody sees the upstream's order.
 Where events are held back because their numbers are in doubt, the answers to ``event.publish`` wait behind them: who
 has one may rely on the event being there (see ``broker.routing.events``).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.client.calls import is_last
 from broker.client.handle import Handle
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from broker.errors import LinkError
     from broker.transport.link import Link
-    from gateway.hub import Hub
+    from gateway.events.history import History
 
 log = logging.getLogger("headgate")
 
@@ -37,12 +37,52 @@ PUBLISH: Final = encode_part(b"event.publish")
 """Topic part of the requests whose answer tells that the event is delivered."""
 
 
+class UpstreamReceiver(Protocol):
+    """Who gets what the upstream brings for sessions; nothing of it may wait."""
+
+    @property
+    def history(self) -> History:
+        """The newest events, their epoch and number, also from one link to the next."""
+
+    def answered(self, message: Message) -> None:
+        """A response whose route stack is not empty."""
+
+    def requested(self, message: Message) -> bool:
+        """A request; False when no session serves its name."""
+
+    def published(self, messages: list[Message]) -> None:
+        """Events in order, numbered without a hole since the last ``upstream_joined``; the history has them already."""
+
+    def fail_calls(self, front: bytes) -> None:
+        """The link that carried the calls of one session has ended; ``front`` is its route stack."""
+
+    def upstream_joined(self, epoch_changed: bool, missed: int | None) -> None:
+        """The upstream is there, or events were missed while it was.
+
+        Args:
+            epoch_changed: the instance's rank 0 is another one, numbers begin anew; also at the first time.
+            missed: events nobody here saw, 0 for none, None when that cannot be known.
+        """
+
+    def reregister(self) -> None:
+        """A fresh link: the services of sessions have to be registered again."""
+
+    def upstream_lost(self, reason: str) -> None:
+        """The upstream is gone: no open call will be answered."""
+
+    def upstream_choked(self, choked: bool) -> None:
+        """The upstream reads slowly, or does again."""
+
+    def upstream_shut(self, shut: bool) -> None:
+        """Events have to wait, or move on again."""
+
+
 class Trunk(Handle):
     """The owner link to the upstream.
 
     Args:
         link: not started yet.
-        hub: gets what belongs to sessions.
+        receiver: gets what belongs to sessions.
         on_doubt: called when events are held back until ``numbering.settle``.
         on_choked: called with True when the upstream reads slowly, with False when it does again.
         on_end: called once, at once, when the link has ended.
@@ -56,17 +96,17 @@ class Trunk(Handle):
     def __init__(
         self,
         link: Link,
-        hub: Hub,
+        receiver: UpstreamReceiver,
         *,
         on_doubt: Callable[[], None],
         on_choked: Callable[[bool], None],
         on_end: Callable[[Trunk, LinkError], None],
     ) -> None:
-        self._hub = hub
+        self._receiver = receiver
         self._on_choked = on_choked
         self._on_end_of_link = on_end
         self._watch: _Watch | None = None
-        self.numbering = Numbering(hub, on_doubt)
+        self.numbering = Numbering(receiver, on_doubt)
         self.reads = 0
         self._asked_at = 0
         self._behind: list[Message] = []  # answers that wait for the events in front of them
@@ -107,17 +147,17 @@ class Trunk(Handle):
                     if message.topic_part == PUBLISH and self.numbering.in_doubt and not message.errnum:
                         self._behind.append(message)
                         return
-                    self._hub.answered(message)
+                    self._receiver.answered(message)
                 else:
                     self._calls.answered(message)
-            elif kind == wire.REQUEST and not self._hub.requested(message):
+            elif kind == wire.REQUEST and not self._receiver.requested(message):
                 self._services.requested(message)
             elif kind == wire.CONTROL and message.aux1 == wire.HANDLED:
                 self.link.outbox.handled(self._asked_at + message.aux2)
             elif kind == wire.CONTROL and message.aux1 == wire.MARKED:
                 self.link.outbox.marked(message.aux2)
             elif kind == wire.CONTROL and message.aux1 in (wire.OPEN, wire.SHUT):
-                self._hub.upstream_shut(message.aux1 == wire.SHUT)
+                self._receiver.upstream_shut(message.aux1 == wire.SHUT)
         except Exception as error:
             self._fault(message, error)
 
@@ -144,7 +184,7 @@ class Trunk(Handle):
         log.error("upstream: cannot handle %r", message, exc_info=error)
 
     def link_ended(self, link: Link, error: LinkError) -> None:
-        """The link is gone: whoever waits is told, then the supervisor (``Receiver``)."""
+        """The link is gone: whoever waits is told, then the upstream (``Receiver``)."""
         first = self.ended is None
         super().link_ended(link, error)
         if first:
@@ -170,7 +210,7 @@ class Trunk(Handle):
 
         For requests that a deployed broker answers without the hops they came with.
         """
-        relayed = _Relayed(self._hub.answered, message.front, message.tag)
+        relayed = _Relayed(self._receiver.answered, message.front, message.tag)
         message.front = DELIMITER
         self._calls.add(relayed, message)
         self.link.send(message)
@@ -245,4 +285,4 @@ class _Relayed:
         self._answered(message)
 
     def failed(self, error: LinkError) -> None:
-        """The link ended: the hub is told of that for all its sessions."""
+        """The link ended: the receiver is told of that for all sessions."""

@@ -3,7 +3,7 @@
 Who connects is a *stranger* until a credential was accepted: on a socket, behind a PROXY header, in a TLS handshake,
 over HTTP, or as a WebSocket whose auth object has not come. Strangers are capped in all and for each address. With a
 credential an HTTP connection goes over to the pool of users, which is capped for each user; a WebSocket goes over to
-the hub, which counts sessions, and when its session has ended, but its connection has not, to the pool of users, too.
+`sessions`, which counts them, and when its session has ended, but its connection has not, to the pool of users, too.
 
 No cap stops accepting for long: the newcomer gets in, and the connection that has been idle for longest in the full
 pool ends, since it most likely does nothing for anybody. So a client that opens many connections and says nothing ends

@@ -29,7 +29,7 @@ from broker.errors import HeadgateError
 from broker.wire.message import Message
 from broker.wire.payload import any_text, is_json_object
 from gateway.principal import Denied
-from gateway.sessions.controls import SERVER
+from gateway.sessions.session import SERVER
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"

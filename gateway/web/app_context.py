@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
     from broker.rates import Buckets
     from gateway.history.reader import History
-    from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
+    from gateway.sessions.delivery import Delivery
+    from gateway.sessions.requests import GatewayService
+    from gateway.sessions.sessions import Sessions
     from gateway.settings.schema import GatewaySettings
-    from gateway.upstream.supervisor import Upstream
     from gateway.web.metrics import Snapshot
 
 
@@ -26,9 +27,8 @@ class AppContext:
     """The rooms behind the handlers of one process.
 
     Attributes:
-        hub: sessions are opened here.
+        sessions: opened here. delivery, administration: what a session needs besides.
         identity: who is it, for every request.
-        upstream: whether the broker is there.
         rates: how many HTTP calls a user may make in a second, over whatever connections.
         websocket: the handler of ``GET /v1/ws``.
         snapshots: the counts of all worker processes, this one among them.
@@ -38,9 +38,10 @@ class AppContext:
     """
 
     settings: GatewaySettings
-    hub: Hub
+    sessions: Sessions
+    delivery: Delivery
+    administration: GatewayService
     identity: Authenticator
-    upstream: Upstream
     rates: Buckets
     websocket: Callable[[web.Request], Awaitable[web.StreamResponse]]
     snapshots: Callable[[], Awaitable[list[Snapshot]]]

@@ -3,7 +3,7 @@
 aiohttp closes a connection on which nothing was asked for a while, however many others there are, and waits as long
 for a request head that comes a byte at a time (slowloris). Here each head has a deadline, the first one from the
 moment of accept and further ones from their first byte; a connection on which nothing is under way may end for a
-newcomer. WebSockets are none of them: they were taken over, and the hub counts them.
+newcomer. WebSockets are none of them: they were taken over, and `sessions` counts them.
 
 What aiohttp answers by itself, to what is no HTTP, has the body and the headers of our own answers, and is worth one
 line of the log without a traceback: the fault is the client's.

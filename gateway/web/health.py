@@ -23,14 +23,14 @@ async def livez(_request: web.Request) -> web.Response:
 async def readyz(request: web.Request) -> web.Response:
     """200 once the upstream is joined; 503 until then, and while leaving; why is for owners and admins."""
     front = request.app[FRONT]
-    told = not front.upstream.joined and await _is_admin(request, front)
-    return _ready(front, front.upstream.reason if told else AWAY)
+    told = not front.delivery.upstream.joined and await _is_admin(request, front)
+    return _ready(front, front.delivery.upstream.reason if told else AWAY)
 
 
 async def open_readyz(request: web.Request) -> web.Response:
     """The same with the reason, where only this machine reaches the listener."""
     front = request.app[FRONT]
-    return _ready(front, AWAY if front.settings.gateway.metrics_insecure else front.upstream.reason)
+    return _ready(front, AWAY if front.settings.gateway.metrics_insecure else front.delivery.upstream.reason)
 
 
 async def _is_admin(request: web.Request, front: AppContext) -> bool:
@@ -44,6 +44,6 @@ async def _is_admin(request: web.Request, front: AppContext) -> bool:
 def _ready(front: AppContext, reason: str) -> web.Response:
     if front.draining:
         return json_answer({"status": "leaving", "reason": "the gateway is shutting down"}, 503)
-    if not front.upstream.joined:
+    if not front.delivery.upstream.joined:
         return json_answer({"status": "not joined", "reason": reason.partition("\n")[0][:200]}, 503)
     return json_answer({"status": "ok"})

@@ -115,7 +115,7 @@ async def list_providers(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     providers = front.identity.user_logins.providers.by_name.values()
     rows = [{"name": each.entry.name, "title": each.title} for each in providers]
-    links = front.hub.settings.access.login_links != "off"
+    links = front.settings.access.login_links != "off"
     return json_answer({"oidc": rows, "links": links})
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,18 +19,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from broker.identity import Role
+from gateway.administration.listing import withheld
 from gateway.closes import MEANINGS
-from gateway.sessions import listing
-from gateway.sessions.counters import PLAIN
+from gateway.sessions.sessions import PLAIN
 from gateway.settings.rules import METRICS
 from gateway.web.answers import Refusal
 from gateway.web.app_context import CALLER, FRONT
 
 if TYPE_CHECKING:
     from gateway.fleet.member import Fleet
-    from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
-    from gateway.upstream.supervisor import Upstream
+    from gateway.sessions.delivery import Delivery
+    from gateway.sessions.sessions import Sessions
+    from gateway.upstream.upstream import Upstream
     from gateway.web.admission import Admission
 
 
@@ -105,15 +105,16 @@ _WORDS = {
 
 
 def samples(
-    hub: Hub,
-    upstream: Upstream,
+    sessions: Sessions,
+    delivery: Delivery,
     identity: Authenticator,
     admission: Admission,
+    fleet: Fleet | None,
     expiries: Iterable[float],
     hook: Mapping[str, int],
 ) -> Snapshot:
     """The counts of this process."""
-    counters, sessions = hub.counters, list(hub.sessions.values())
+    counters = sessions.counters
     usage = resource.getrusage(resource.RUSAGE_SELF)
     found: Snapshot = [
         _plain("workers", GAUGE, "Worker processes that answered.", 1),
@@ -134,17 +135,17 @@ def samples(
             GAUGE,
             "Open sessions; over HTTP one for each kept connection and user.",
             "kind",
-            Counter(each.kind for each in sessions),
+            sessions.by_kind(),
         ),
         *_connections(admission),
         _plain(
             "calls_in_flight",
             GAUGE,
             "Calls of clients not answered yet.",
-            sum(each.calls.count for each in sessions),
+            sum(each.calls.count for each in sessions.by_id.values()),
         ),
-        *_events(hub),
-        *_upstream(upstream),
+        *_events(sessions, delivery),
+        *_upstream(delivery.upstream),
         _plain(
             "store_away",
             GAUGE,
@@ -152,7 +153,7 @@ def samples(
             int(identity.connections.away),
         ),
         _labelled("authorization_hook", COUNTER, "Questions to the authorisation hook.", "outcome", hook),
-        *_fleet(hub.fleet),
+        *_fleet(fleet),
         _plain("credentials_refused", COUNTER, "Credentials that were refused.", identity.attempts.failed),
         _plain("cpu_seconds", COUNTER, "CPU time.", usage.ru_utime + usage.ru_stime),
         _plain("resident_bytes", GAUGE, "Largest resident set size.", usage.ru_maxrss * 1024),
@@ -184,29 +185,34 @@ def _fleet(fleet: Fleet | None) -> Snapshot:
     ]
 
 
-def _events(hub: Hub) -> Snapshot:
+def _events(sessions: Sessions, delivery: Delivery) -> Snapshot:
     return [
-        _plain("events", COUNTER, "Events that came from upstream.", hub.fanout.events),
+        _plain("events", COUNTER, "Events that came from upstream.", delivery.fanout.events),
         _plain(
-            "event_deliveries", COUNTER, "Events handed to sessions, once for each.", hub.fanout.deliveries
+            "event_deliveries",
+            COUNTER,
+            "Events handed to sessions, once for each.",
+            delivery.fanout.deliveries,
         ),
         _plain(
             "events_dropped",
             COUNTER,
             "Events that slow clients missed instead of being ended.",
-            hub.counters.events_dropped
-            + sum(each.link.outbox.dropped_events for each in hub.sessions.values()),
+            sessions.counters.events_dropped
+            + sum(each.link.outbox.dropped_events for each in sessions.by_id.values()),
         ),
         _labelled(
             "events_withheld",
             COUNTER,
             "Deliveries that rules kept from subscribers of a wider prefix; ids in topics are *.",
             "topic",
-            listing.withheld(hub),
+            withheld(delivery.fanout),
         ),
-        _plain("queued_bytes", GAUGE, "Bytes that wait for slow clients.", hub.options.budget.used_bytes),
-        _plain("history_events", GAUGE, "Events kept for clients that come back.", len(hub.history)),
-        _plain("history_bytes", GAUGE, "Bytes of them.", hub.history.bytes),
+        _plain(
+            "queued_bytes", GAUGE, "Bytes that wait for slow clients.", sessions.options.budget.used_bytes
+        ),
+        _plain("history_events", GAUGE, "Events kept for clients that come back.", len(delivery.history)),
+        _plain("history_bytes", GAUGE, "Bytes of them.", delivery.history.bytes),
     ]
 
 
@@ -233,7 +239,7 @@ async def metrics(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     caller = request.get(CALLER)  # missing where they are public
     roles = Role.OWNER if caller is None else caller.principal.roles
-    if not roles & (Role.OWNER | Role.ADMIN) and not front.hub.access.allows(roles, "call", METRICS):
+    if not roles & (Role.OWNER | Role.ADMIN) and not front.sessions.access.allows(roles, "call", METRICS):
         text = f"reading the metrics needs the role owner or admin, or a rule for calling {METRICS}"
         raise Refusal(403, text, errno.EPERM)
     return await open_metrics(request)

@@ -35,8 +35,8 @@ from broker.transport.link import Link, Options
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
 from broker.wire.payload import decode_json, encode_json
+from gateway.administration.service import LINK_TOPICS
 from gateway.sessions.calls import unanswered
-from gateway.sessions.service import LINK_TOPICS
 from gateway.web.answers import (
     ONE_LINE,
     STREAMED,
@@ -225,7 +225,7 @@ def take_rate(request: web.Request, topic: str = "", *, calls: int = 1) -> None:
         Refusal: 429, with the time after which the next call fits.
     """
     front = request.app[FRONT]
-    mine, rate, now = request[CALLER].principal, front.settings.limits.msgs_per_s, front.hub.clock()
+    mine, rate, now = request[CALLER].principal, front.settings.limits.msgs_per_s, front.sessions.clock()
     if not rate or mine.owner:
         return
     bucket = front.rates.of(mine.name, now)
@@ -275,15 +275,15 @@ def exchange_of(request: web.Request) -> ExchangeLink:
     Raises:
         Denied: it must not be; too many connections.
     """
-    connection, caller, hub = connection_of(request), request[CALLER], request.app[FRONT].hub
+    connection, caller, sessions = connection_of(request), request[CALLER], request.app[FRONT].sessions
     link = None if connection is None else connection.exchange
     if link is not None:
         session = link.session
-        woken = session is not None and hub.wake(session, caller.principal, caller.epoch)
+        woken = session is not None and sessions.wake(session, caller.principal, caller.epoch)
         if woken and link.peer.address == caller.address:
             return link
         link.close("another user calls over this connection")
-    link = ExchangeLink(PeerInfo(caller.address), hub.options)
+    link = ExchangeLink(PeerInfo(caller.address), sessions.options)
     open_session(request, link, "http")
     if connection is not None:
         connection.keep(link)
@@ -298,22 +298,28 @@ def _leave(request: web.Request, link: ExchangeLink, *, is_over: bool) -> None:
     if not is_over or connection is None or connection.exchange is not link:
         link.close("the exchange is over")
     elif link.session is not None:
-        request.app[FRONT].hub.rest(link.session)
+        request.app[FRONT].sessions.rest(link.session)
 
 
 def open_session(request: web.Request, link: ExchangeLink, kind: str) -> Session:
-    """Open a session at the hub for this request and start its link.
+    """Open a session for this request and start its link.
 
     Raises:
         Denied: it must not be; too many connections.
     """
-    hub, caller = request.app[FRONT].hub, request[CALLER]
-    session = link.session = hub.open(
-        caller.principal, link, kind=kind, address=caller.address, epoch=caller.epoch
+    front, caller = request.app[FRONT], request[CALLER]
+    session = link.session = front.sessions.open(
+        front.delivery,
+        front.administration,
+        caller.principal,
+        link,
+        kind=kind,
+        address=caller.address,
+        epoch=caller.epoch,
     )
     if kind != "http" and (connection := connection_of(request)) is not None:
         link.over = connection.lingers
-    link.start(hub.receiver(session))
+    link.start(session.receiver)
     return session
 
 
@@ -355,7 +361,7 @@ def _ended(link: ExchangeLink) -> Refusal:
 
 async def _stream(request: web.Request, message: Message, silence_s: float | None) -> web.StreamResponse:
     """Make a streaming call in a session of its own, and write what comes."""
-    link = ExchangeLink(PeerInfo(request[CALLER].address), request.app[FRONT].hub.options)
+    link = ExchangeLink(PeerInfo(request[CALLER].address), request.app[FRONT].sessions.options)
     open_session(request, link, "ndjson")
     try:
         return await _write(request, link, await _answer_to(link, message, silence_s), silence_s)
@@ -423,4 +429,4 @@ async def publish(request: web.Request) -> web.StreamResponse:
         number = int(decode_json(answer.payload)["seq"])
     except (ProtocolError, KeyError, TypeError, ValueError):
         raise Refusal(502, "event.publish answered without a number", errno.EPROTO, topic=topic) from None
-    return json_answer({"sequence": number, "epoch": front.upstream.epoch})
+    return json_answer({"sequence": number, "epoch": front.delivery.upstream.epoch})

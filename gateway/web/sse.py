@@ -163,11 +163,11 @@ async def events(request: web.Request) -> web.StreamResponse:
     caller = request[CALLER]
     prefixes = list(dict.fromkeys(request.query.getall("prefix", [""])))
     position = _position(request)
-    options = with_policy(front.hub.options, overflow_of(request))
+    options = with_policy(front.sessions.options, overflow_of(request))
     take_rate(request, calls=1 + len(prefixes) // PREFIXES_A_CALL)
     if position is not None:
         _charge_replay(front, caller.principal)
-    link = StreamLink(PeerInfo(caller.address), options, lambda: front.hub.history.epoch)
+    link = StreamLink(PeerInfo(caller.address), options, lambda: front.delivery.history.epoch)
     session = open_session(request, link, "sse")
     try:
         if position is None:
@@ -202,7 +202,7 @@ def _charge_replay(front: AppContext, principal: Principal) -> None:
     Raises:
         Refusal: 429, the user had as much replayed as allowed.
     """
-    wait_s = front.hub.replays.wait_s(principal)
+    wait_s = front.delivery.replays.wait_s(principal)
     if wait_s:
         rate = front.settings.limits.replay_msgs_per_s
         text = f"more than {rate:g} events a second replayed (limits.replay_msgs_per_s)"
@@ -234,13 +234,13 @@ async def _resume(session: Session, link: StreamLink, position: tuple[str, int],
     Raises:
         Refusal: the user may not subscribe to one of the prefixes; it is told and recorded as if it had tried to.
     """
-    hub = session.hub
+    sessions = session.sessions
     for prefix in prefixes:
         name = prefix.encode("utf-8", "surrogateescape")
-        if not hub.access.allows_pattern(session.roles, name):
+        if not sessions.access.allows_pattern(session.roles, name):
             answers.deny(session, _subscription(prefix, 1), "subscribe", name)
-        elif hub.hook is not None:
-            said = await hub.hook.ask(session.principal, "subscribe", name)
+        elif sessions.hook is not None:
+            said = await sessions.hook.ask(session.principal, "subscribe", name)
             if not said.allowed:
                 message = _subscription(prefix, 1)
                 answers.disallow(session, message, "subscribe", name, said.errnum, said.text)

@@ -4,7 +4,7 @@ A request that may not become a WebSocket is answered over HTTP, with words. A r
 comes as an error object and a close code instead: pages see neither status nor body of a failed handshake. So that is
 how a cookie, a certificate or a token in the first message is refused; a bearer token in a header gets a status.
 
-A client is in no table of the hub before its credential was accepted. Until then its link belongs to a
+A client is in no table of sessions before its credential was accepted. Until then its link belongs to a
 ``PreAuthReceiver``, which takes one auth object within ``handshake_s`` and frames up to ``preauth_bytes``.
 """
 
@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from broker.transport.link import Link, Options
     from broker.wire.message import Message
     from gateway.codecs.contract import Codec
-    from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
     from gateway.principal import Principal
+    from gateway.sessions.delivery import Delivery
+    from gateway.sessions.requests import GatewayService
+    from gateway.sessions.sessions import Sessions
     from gateway.web.admission import Pool, Slot
 
 
@@ -66,7 +68,7 @@ class PreAuthReceiver:
         self._address = address
         self._held: list[Message | dict[str, Any] | Refused] = []
         self.link = link
-        loop, limit_s = asyncio.get_running_loop(), endpoint.hub.settings.limits.handshake_s
+        loop, limit_s = asyncio.get_running_loop(), endpoint.sessions.settings.limits.handshake_s
         late = functools.partial(link.close_with, AUTH_TIMEOUT)
         self._deadline = Deadline(loop, loop.time() + limit_s, limit_s, late)
         self.check: asyncio.Task[None] | None = None
@@ -153,7 +155,7 @@ class Endpoint:
     """The WebSockets of one process.
 
     Args:
-        hub: sessions are opened here; its settings count.
+        sessions: opened here; their settings count. delivery, administration: what a session needs besides.
         identity: who is it.
         admission: where connections are counted that are no session's, and end for newer ones; None is one of its own.
 
@@ -162,15 +164,24 @@ class Endpoint:
         keepalive: pings all links, also those.
     """
 
-    def __init__(self, hub: Hub, identity: Authenticator, admission: Admission | None = None) -> None:
-        limits = hub.settings.limits
-        self.hub = hub
+    def __init__(
+        self,
+        sessions: Sessions,
+        delivery: Delivery,
+        administration: GatewayService,
+        identity: Authenticator,
+        admission: Admission | None = None,
+    ) -> None:
+        limits = sessions.settings.limits
+        self.sessions = sessions
+        self._delivery = delivery
+        self._administration = administration
         self.identity = identity
         self.preauth: set[PreAuthReceiver] = set()
         self._turn = Turn()
         self.admission = Admission(limits) if admission is None else admission
-        self.keepalive = Keepalive(limits.ping_s, limits.pong_s, stopped=hub.stopped)
-        self._options = {policy: with_policy(hub.options, policy) for policy in ("disconnect", "drop")}
+        self.keepalive = Keepalive(limits.ping_s, limits.pong_s, stopped=sessions.stopped)
+        self._options = {policy: with_policy(sessions.options, policy) for policy in ("disconnect", "drop")}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer ``GET /v1/ws``.
@@ -180,13 +191,12 @@ class Endpoint:
         """
         key = handshake.check(request)
         codec = self._codec(request)
-        deflates = self.hub.settings.gateway.deflate and deflate.agreed(
+        deflates = self.sessions.settings.gateway.deflate and deflate.agreed(
             request.headers.getall("Sec-WebSocket-Extensions", [])
         )
         policy = self._policy(request, codec)
-        hub = self.hub
-        # told as a status here, while HTTP can still carry it; the hub looks again when the credential was checked
-        if len(hub.sessions) - len(hub.resting) >= hub.settings.limits.connections:
+        # told as a status here, while HTTP can still carry it; it is asked again when the credential was checked
+        if self.sessions.full:
             raise Refusal(503, "too many connections (limits.connections)")
         principal: Principal | None = None
         refused: Denied | None = None
@@ -223,11 +233,11 @@ class Endpoint:
             raise Refusal(
                 400, f"Sec-WebSocket-Protocol: none of the offered is spoken here, which are {spoken}"
             )
-        return new_codec(name, self.hub.settings.limits.message_bytes)
+        return new_codec(name, self.sessions.settings.limits.message_bytes)
 
     def _policy(self, request: web.Request, codec: Codec) -> Policy:
         asked = overflow_of(request)
-        if (asked or self.hub.settings.limits.slow_policy) == "disconnect":
+        if (asked or self.sessions.settings.limits.slow_policy) == "disconnect":
             return "disconnect"
         if _has_control(codec):
             return "drop"
@@ -245,7 +255,7 @@ class Endpoint:
         answer: bytes,
     ) -> WebSocketLink:
         peer = PeerInfo(f"ws://{address}#{next(_numbers)}")
-        most = self.hub.settings.limits.preauth_bytes
+        most = self.sessions.settings.limits.preauth_bytes
         link = WebSocketLink(
             taken, self._turn, codec, peer, options, max_bytes=most, deflates=deflates, answer=answer
         )
@@ -260,7 +270,7 @@ class Endpoint:
         link.lingers = functools.partial(_count, link.slot, self.admission.strangers, key_of(address))
         if refused is not None:
             link.close_with(refused.close, refused.public)
-        elif not self.hub.accepting:  # nobody may wait at a door that ``close`` has been to
+        elif not self.sessions.accepting:  # nobody may wait at a door that ``close`` has been to
             link.close_with(SHUTDOWN)
         elif principal is None:
             receiver = PreAuthReceiver(self, link, address)
@@ -271,21 +281,28 @@ class Endpoint:
             link.resume()
 
     def enter(self, link: WebSocketLink, address: str, principal: Principal) -> bool:
-        """Make ``link`` a session of ``principal`` and welcome it; False when the hub refused and it was closed."""
+        """Make ``link`` a session of ``principal`` and welcome it; False when it was refused and closed."""
         try:
-            session = self.hub.open(principal, link, kind=link.codec.name, address=address)
+            session = self.sessions.open(
+                self._delivery,
+                self._administration,
+                principal,
+                link,
+                kind=link.codec.name,
+                address=address,
+            )
         except Denied as denied:
             link.close_with(denied.close, denied.public)
             return False
         link.lingers = functools.partial(_count, link.slot, self.admission.users, principal.name)
-        link.reader.max_bytes = self.hub.settings.limits.message_bytes
+        link.reader.max_bytes = self.sessions.settings.limits.message_bytes
         link.reader.setting = "limits.message_bytes"
-        link.receiver = self.hub.receiver(session)
+        link.receiver = session.receiver
         link.tell(session.welcome())
         return True
 
     async def close(self) -> None:
-        """Turn away who is still at the door, and ping nobody any more; sessions are the hub's to close."""
+        """Turn away who is still at the door, and ping nobody any more; sessions are for ``Sessions`` to close."""
         self.keepalive.stop()
         checks = [each.check for each in self.preauth if each.check is not None]
         for receiver in [*self.preauth]:

@@ -113,7 +113,9 @@ class Turn:
             del late[link]
             try:
                 link.continue_reading()
-            except Exception as error:  # costs this link alone: those behind it are read by nobody but this loop
+            except (
+                Exception
+            ) as error:  # costs this link alone: those behind it are read by nobody but this loop
                 log.exception("%s: cannot read on", link.peer.address)
                 link.abort(LinkBroken(f"{link.peer.address}: cannot read on: {error!r}"))
         if late:

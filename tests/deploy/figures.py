@@ -54,7 +54,9 @@ def of_broker(folder: Path) -> Served:
 async def _of_gateway(folder: Path) -> Served:
     async with live(folder) as running:
         gateway = running.gateway
-        found = metrics.samples(gateway.hub, gateway.upstream, gateway.identity, gateway.admission, [1.0], {})
+        found = metrics.samples(
+            gateway.sessions, gateway.delivery, gateway.identity, gateway.admission, None, [1.0], {}
+        )
     return parsed(metrics.render(found).decode())
 
 

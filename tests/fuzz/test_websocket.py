@@ -72,6 +72,6 @@ async def test_rubbish_of_one_client_is_no_trouble_of_another(aiohttp_server):
             assert await peer.ended(), number
             good.write(masked(2, request("echo", b"still here\0", matchtag=number + 1).framed()))
             assert b"still here" in (await good.frame())[1], number
-        await one.until(lambda: len(one.hub.sessions) == 1)
-        one.hub.opened[0].link.send(event("fine"))
+        await one.until(lambda: len(one.sessions.by_id) == 1)
+        one.sessions.opened[0].link.send(event("fine"))
         assert b"fine" in (await good.frame())[1]

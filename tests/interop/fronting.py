@@ -1,22 +1,18 @@
 """What must work through a gateway in front of a deployed flux-core: a real one, or a stand-in made of captures.
 
-``Front`` is the gateway without its doors: hub, upstream and web clients. ``Other`` is what the checks need of somebody
-who is attached to the instance directly.
+``Front`` is the gateway without its doors: sessions, upstream and web clients. ``Other`` is what the checks need of
+somebody who is attached to the instance directly.
 """
 
 import asyncio
 import contextlib
 import errno
-import time
 from pathlib import Path
 from typing import Protocol
 
-from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json, encode_json
-from gateway.trends.trends import Trends
-from gateway.upstream.supervisor import Upstream
-from tests.unit.gateway.sessions.desk import Desk, Spy, principal, rule, settings_of, until
+from tests.unit.gateway.sessions.desk import Desk, principal, rule, settings_of, until
 
 LIMIT_S = 60
 EVERYTHING = (rule(["user"], [""]),)
@@ -46,15 +42,11 @@ class Other(Protocol):
 class Front(Desk):
     """A gateway in front of the broker at ``uri``."""
 
-    def __init__(self, uri, rules=EVERYTHING):
-        super().__init__(Path("/nowhere"), settings_of(rules))
-        self.uri = uri
-        self.upstream = Upstream(uri, self.hub, Options(flusher=self.link_options.flusher), rejoin_max_s=0.2)
-        self.spy = Spy(self.upstream)
-        self.hub.upstream = self.spy
+    def __init__(self, uri, rules=EVERYTHING, gateway=None):
+        super().__init__(Path("/nowhere"), settings_of(rules, gateway=gateway), uri=uri, rejoin_max_s=0.2)
 
     async def join(self):
-        await self.upstream.start()
+        await self.start_upstream()
         assert await self.upstream.wait_joined(20), self.upstream.reason
 
     def user(self, name="ada", userid=USERID):
@@ -62,12 +54,12 @@ class Front(Desk):
 
 
 @contextlib.asynccontextmanager
-async def fronting(uri):
-    front = Front(uri)
+async def fronting(uri, **gateway):
+    front = Front(uri, gateway=gateway)
     try:
         await front.join()
         yield front
-        assert front.hub.counters.faults == 0
+        assert front.sessions.counters.faults == 0
     finally:
         await front.close()
 
@@ -114,11 +106,11 @@ async def streams_stay_apart(front, other):
     await other.change_group()
     await bob.answer(9, seen + 1)
     heard = len(ada.answers(9))
-    late = front.hub.counters.late
+    late = front.sessions.counters.late
     await other.change_group()
     await bob.answer(9, seen + 2)
     assert len(ada.answers(9)) == heard
-    assert front.hub.counters.late == late, "the service still sends to the session that has left"
+    assert front.sessions.counters.late == late, "the service still sends to the session that has left"
 
 
 async def events_go_both_ways(front, other):
@@ -141,7 +133,7 @@ async def events_go_both_ways(front, other):
     assert {(one.userid, one.rolemask & ~4) for one in own} == {(USERID, 2)}
     numbers = [one.sequence for one in ada.of(wire.EVENT)]
     assert numbers == sorted(set(numbers))
-    assert front.hub.history.last >= numbers[-1]
+    assert front.delivery.history.last >= numbers[-1]
 
 
 async def services_of_sessions_are_called(front, other):
@@ -167,7 +159,7 @@ async def services_of_sessions_are_called(front, other):
         again = front.owner()
         await again.rpc("service.add", {"service": "webecho"})
         again.leave()
-        await until(lambda: "webecho" not in front.hub.registrations.names())
+        await until(lambda: "webecho" not in front.delivery.registrations.names())
 
 
 async def services_learn_of_a_session_s_end(front, other):
@@ -215,7 +207,7 @@ async def a_killed_instance_comes_back(front, other):
 @contextlib.asynccontextmanager
 async def collecting(front):
     """What a gateway knows of the brokers behind it, for a user."""
-    trends = Trends(front.hub, front.upstream, front.hub.settings, time.time, keeps=False)
+    trends = front.administration.trends
     task = asyncio.get_running_loop().create_task(trends.run(), name="collect")
     try:
         yield front.user()

@@ -10,7 +10,7 @@ import pytest
 
 import broker.client
 from broker.wire import message as wire
-from gateway.upstream.supervisor import Upstream
+from gateway.upstream.upstream import Upstream
 from tests.interop.fronting import CHECKS, fronting, hold, traffic_and_health_are_known
 from tests.interop.test_client_real_flux import running
 from tests.unit.gateway.sessions.desk import until
@@ -178,8 +178,8 @@ def test_it_is_known_for_what_it_is(flux):
 def test_behind_another_rank_numbers_are_rank_0_s(flux_prefix):
     async def script(instance):
         centre = Recorder()
-        upstream = Upstream(instance.uri_of_rank_1, centre)
-        await upstream.start()
+        upstream = Upstream(instance.uri_of_rank_1)
+        await upstream.start(centre)
         assert await upstream.wait_joined(10), upstream.reason
         assert (upstream.rank, upstream.size) == (1, 2)
         async with broker.client.connect(instance.uri) as h:
@@ -202,8 +202,8 @@ def test_a_crowd_of_sessions_gets_links_of_their_own(flux):
 
     async def script():
         centre = Recorder()
-        upstream = Upstream(flux.uri, centre)
-        await upstream.start()
+        upstream = Upstream(flux.uri)
+        await upstream.start(centre)
         assert await upstream.wait_joined(10)
         payload = b'{"name":"checks"}\0'
         for number in range(100):
@@ -236,8 +236,8 @@ def test_a_gateway_that_dies_leaves_nothing_running(flux):
 
     async def script():
         centre = Recorder()
-        upstream = Upstream(flux.uri, centre)
-        await upstream.start()
+        upstream = Upstream(flux.uri)
+        await upstream.start(centre)
         assert await upstream.wait_joined(10)
         for name in "abc":
             start_sleep(upstream, hop(name))

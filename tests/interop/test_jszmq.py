@@ -176,7 +176,7 @@ def test_a_socket_comes_back_by_itself(script):
         dealer = await sockets.open("dealer")
         asked = functools.partial(request, "attr.get", encode_json({"name": "rank"}))
         assert (await sockets.ask(dealer, asked(matchtag=1))).errnum == 0
-        sessions = gateway.gateway.hub.sessions
+        sessions = gateway.gateway.sessions.by_id
         (session,) = sessions.values()
         session.close(4000, "for a test")
         await until(lambda: any(other is not session for other in sessions.values()))

@@ -27,7 +27,7 @@ async def until(condition) -> None:
 
 
 def subscribed(gateway: Live, prefix: bytes) -> bool:
-    return any(prefix in session.subscriptions for session in gateway.gateway.hub.sessions.values())
+    return any(prefix in session.subscriptions for session in gateway.gateway.sessions.by_id.values())
 
 
 class Peer:

@@ -113,8 +113,8 @@ MUTANTS: Final = (
         "a gateway keeps to itself that it missed events",
         "C7",
         "gateway/upstream/numbering.py",
-        "        self._hub.upstream_joined(False, missed)\n        self._deliver(ahead)",
-        "        self._hub.upstream_joined(False, 0)\n        self._deliver(ahead)",
+        "        self._receiver.upstream_joined(False, missed)\n        self._deliver(ahead)",
+        "        self._receiver.upstream_joined(False, 0)\n        self._deliver(ahead)",
         MIDDLE_KILLED,
     ),
     Mutant(

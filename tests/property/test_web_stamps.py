@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 from broker.errors import DecodeError
 from broker.identity import USERID_UNKNOWN, PeerInfo, Role
 from broker.transport.inproc import pair
-from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.message import Message
 from broker.wire.parts import encode_part
 from broker.wire.payload import encode_json
+from gateway.administration.service import Administration
 from gateway.codecs import new_codec
-from gateway.hub import Hub
 from gateway.principal import Principal
+from gateway.sessions.delivery import Delivery
+from gateway.sessions.sessions import Sessions
 from gateway.settings.schema import GatewaySettings, RuleEntry
+from tests.unit.gateway.sessions.desk import Trusting
 
 STACK = b"\x03abc\x04hops\x00"
 OTHER = b"\x03abd\x04hops\x00"
@@ -30,16 +32,16 @@ class Recorder:
     """An upstream that takes everything and grants every name."""
 
     joined, choked, epoch, reason = True, False, "e", ""
-    rank, size, version, journals = 0, 1, "v", False
+    journals, owner = False, None
 
     def __init__(self):
         self.sent = []
-        self.hub = None
+        self.receiver = None
 
     def send(self, message):
         self.sent.append(message.copy())
         if message.type == wire.REQUEST and message.topic == "service.add":
-            self.hub.answered(wire.response(message))
+            self.receiver.answered(wire.response(message))
         return True
 
     def forget(self, front):
@@ -88,25 +90,26 @@ def received(who, sent, rules=(ALL,)):
     """(session, what reached the upstream) after a client of `who` has sent `sent`, as a provider with one request."""
 
     async def main():
-        hub = Hub(GatewaySettings(rules=tuple(rules)), Options(), key=b"k" * 32)
-        upstream = hub.upstream = Recorder()
-        upstream.hub = hub
-        near, far = pair(PeerInfo("inproc://a"), PeerInfo("inproc://b"), hub.options)
-        session = hub.open(who, near, kind="flux.v1", address="x")
+        sessions = Sessions(GatewaySettings(rules=tuple(rules)), Trusting(), key=b"k" * 32)
+        upstream = Recorder()
+        delivery = upstream.receiver = Delivery(sessions, upstream)
+        administration = Administration(sessions, delivery, None, reload=dict)
+        near, far = pair(PeerInfo("inproc://a"), PeerInfo("inproc://b"), sessions.options)
+        session = sessions.open(delivery, administration, who, near, kind="flux.v1", address="x")
         near.start(session)
         session.received(near, [wire.request("service.add", encode_json({"service": f"{who.userid}-x"}))])
         asked = wire.request(
             f"{who.userid}-x.run", b"1", matchtag=7, flags=wire.STREAMING, userid=0, rolemask=5
         )
         asked.front = STACK
-        hub.requested(asked)
+        delivery.requested(asked)
         session.received(near, sent)
         front = session.front
         session.detach("done")
         far.close()
         await asyncio.sleep(0)
-        assert hub.counters.faults == 0
-        return session.stamp, front, hub.registrations.front, upstream.sent
+        assert sessions.counters.faults == 0
+        return session.stamp, front, delivery.registrations.front, upstream.sent
 
     return asyncio.run(main())
 

@@ -11,7 +11,7 @@ from broker.errors import LinkBroken, RpcError
 from broker.identity import Role
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
-from gateway.upstream.supervisor import Upstream
+from gateway.upstream.upstream import Upstream
 from tests.interop.fronting import CHECKS, LIMIT_S, fronting
 from tests.replay import comparison
 from tests.replay.deployed import SERVICES, captured, deployed
@@ -134,8 +134,8 @@ def test_a_link_s_end_is_told_for_its_first_sender_only(rundir):
 def test_a_gateway_that_dies_leaves_no_stream(rundir):
     async def main():
         async with deployed(f"local://{rundir}/local-0") as standin:
-            upstream = Upstream(standin.uri, Recorder())
-            await upstream.start()
+            upstream = Upstream(standin.uri)
+            await upstream.start(Recorder())
             assert await upstream.wait_joined(10)
             for name in "abc":
                 payload = encode_json({"name": "x"})

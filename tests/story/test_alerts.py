@@ -216,17 +216,17 @@ def test_a_gateway_whose_broker_is_gone_and_one_that_is_gone_itself(rundir):
 def test_a_fault_of_the_gateway():
     async def script(folder):
         async with live(folder, f"[gateway]\n{listening(folder, 'g')}") as running:
-            hub = running.gateway.hub
+            sessions = running.gateway.sessions
             prometheus = Prometheus(folder / "g", "headgate-gateway")
             await asyncio.to_thread(prometheus.scrape)
             quiet(prometheus, "HeadgateGatewayFaults")
-            rules, hub.access = hub.access, None
+            rules, sessions.access = sessions.access, None
             async with aiohttp.ClientSession() as browser:
                 asked = browser.post(
                     f"{running.url}/v1/rpc/broker.ping", json={}, headers=running.bearer("bob")
                 )
                 assert (await asked).status == 503
-            hub.access = rules
+            sessions.access = rules
             assert await asyncio.to_thread(prometheus.fired, "HeadgateGatewayFaults")
 
     run(script)

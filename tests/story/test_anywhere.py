@@ -9,7 +9,7 @@ from broker.client import LATER
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.wire.message import STREAMING
-from gateway.sessions.any_rank_retry import KEPT_MESSAGE_BYTES, AnyRankRetry
+from gateway.sessions.any_rank_retry import KEPT_MESSAGE_BYTES
 from tests.interop.fronting import fronting
 from tests.interop.mixed import Mixed
 from tests.unit.node.overlay.trees import until
@@ -136,12 +136,10 @@ def web(rundir, tell, on=True):
     """``tell(instance, front, h)``: a gateway at rank 0, and a handle at rank 1."""
 
     async def main(instance):
-        async with fronting(instance.uri(0)) as front, instance.connect(1) as h:
-            if on:
-                front.hub.elsewhere = AnyRankRetry(front.hub, lambda: front.upstream.nearby)
+        async with fronting(instance.uri(0), anywhere=on) as front, instance.connect(1) as h:
             await tell(instance, front, h)
             if on:
-                assert (front.hub.elsewhere.held, front.hub.elsewhere._bytes) == ({}, 0)
+                assert (front.delivery.any_rank_retry.held, front.delivery.any_rank_retry._bytes) == ({}, 0)
 
     play(rundir, main)
 

@@ -8,7 +8,7 @@ import pytest
 
 import broker.client
 from broker.wire import message as wire
-from gateway.upstream import supervisor
+from gateway.upstream import upstream as upstreams
 from tests.interop.fronting import fronting
 from tests.live.brokers import one_broker, tree
 from tests.unit.gateway.sessions.desk import until
@@ -51,7 +51,7 @@ def test_a_broker_is_killed_and_started_again(rundir):
             assert ada.told("upstream")[-1]["epoch"] == front.upstream.epoch
             await publish(running.uri, "t.again")
             await until(lambda: ada.topics == ["t.again"])
-            await until(lambda: front.hub.registrations.names())
+            await until(lambda: front.delivery.registrations.names())
             async with broker.client.connect(running.uri) as h:
                 h.send(wire.request("1001-mine.x", b"{}\0", matchtag=3))
                 await ada.request("1001-mine.x")
@@ -73,8 +73,8 @@ def test_rank_0_comes_back_behind_a_rank_that_stays(rundir):
             for _ in range(3):
                 await publish(root.uri, "t.before")
             await until(lambda: len(ada.topics) == 3)
-            seen = front.hub.history.last
-            assert front.hub.history.covers(epoch, seen - 1)
+            seen = front.delivery.history.last
+            assert front.delivery.history.covers(epoch, seen - 1)
             root.kill()
             await until(lambda: trunk.numbering.in_doubt)
             root.start()
@@ -83,10 +83,10 @@ def test_rank_0_comes_back_behind_a_rank_that_stays(rundir):
             assert front.upstream.handle is trunk
             assert ada.told("upstream")[-1]["epoch"] == front.upstream.epoch
             assert ada.told("upstream")[-1]["lost"] is None
-            assert not front.hub.history.covers(epoch, seen)
+            assert not front.delivery.history.covers(epoch, seen)
             number = await publish(root.uri, "t.after")
             await until(lambda: ada.topics[-1] == "t.after")
-            assert front.hub.history.covers(front.upstream.epoch, number - 1)
+            assert front.delivery.history.covers(front.upstream.epoch, number - 1)
             assert ada.of(wire.EVENT)[-1].sequence == number
 
         play(leaf.uri, script)
@@ -94,9 +94,9 @@ def test_rank_0_comes_back_behind_a_rank_that_stays(rundir):
 
 @pytest.mark.patient
 def test_a_frozen_broker_is_given_up_and_found_again(rundir, monkeypatch):
-    monkeypatch.setattr(supervisor, "SILENT_S", 0.5)
-    monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(supervisor, "JOIN_S", 2.0)
+    monkeypatch.setattr(upstreams, "SILENT_S", 0.5)
+    monkeypatch.setattr(upstreams, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(upstreams, "JOIN_S", 2.0)
     with one_broker(rundir) as running:
 
         async def script(front):
@@ -136,6 +136,6 @@ def test_two_gateways_before_one_broker_see_the_same_numbers(rundir):
                 first, other = ([m.sequence for m in client.of(wire.EVENT)] for client in clients)
                 assert first == other
                 assert front.upstream.epoch == second.upstream.epoch
-                assert second.hub.history.covers(front.upstream.epoch, first[0] - 1)
+                assert second.delivery.history.covers(front.upstream.epoch, first[0] - 1)
 
         play(running.uri, script)

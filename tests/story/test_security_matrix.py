@@ -17,7 +17,7 @@ from broker.oslo.service.handlers import Handlers as OsloHandlers
 from broker.services.absent import Rexec
 from broker.services.dispatch import BuiltIn
 from broker.wire.message import STREAMING, request
-from gateway.sessions import service as gateway_service
+from gateway.administration import service as gateway_service
 from tests.live.doors import Door
 from tests.live.roles import (
     BUILT_IN,

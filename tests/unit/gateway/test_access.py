@@ -5,8 +5,8 @@ import itertools
 from broker.identity import Role
 from gateway import access
 from gateway.access import DEFAULTS, KINDS, Access
+from gateway.administration.service import OF_BROKERS
 from gateway.principal import ROLE_NAMES
-from gateway.sessions.service import OF_BROKERS
 from gateway.settings.schema import RuleEntry
 from tests.tables import for_each
 

@@ -202,7 +202,7 @@ async def live_objects(site: Site) -> dict[str, dict]:
         await until("refreshed")
         await ws.send_json({"type": "ping"})
         await until("pong")
-        site.gateway.hub.upstream_joined(False, 0)
+        site.gateway.delivery.upstream_joined(False, 0)
         await until("upstream")
     return found
 

@@ -57,7 +57,7 @@ async def test_other_rules_take_away_what_an_open_session_had(live, enter):
     reread(live, rules=(wide, msgspec.structs.replace(narrow, prefixes=("news.",))))
     assert await live.gateway.reload() == []
     assert await bob.until("unsubscribed") == {"type": "unsubscribed", "subscriptions": ["news."]}
-    assert [len(one.subscriptions) for one in live.gateway.hub.sessions.values()] == [0, 1]
+    assert [len(one.subscriptions) for one in live.gateway.sessions.by_id.values()] == [0, 1]
 
 
 async def test_other_roles_count_at_once_and_who_is_gone_or_another_is_ended(live, enter):
@@ -66,7 +66,7 @@ async def test_other_roles_count_at_once_and_who_is_gone_or_another_is_ended(liv
     changed = msgspec.structs.replace
     reread(live, users=(changed(users["bob"], roles=("admin",)), changed(users["eve"], userid=77)))
     assert await live.gateway.reload() == []
-    (left,) = live.gateway.hub.sessions.values()
+    (left,) = live.gateway.sessions.by_id.values()
     assert (left.principal.name, left.principal.role_names) == ("bob", ["user", "admin"])
     for gone in (ada, eve):
         assert (await gone.until("error"))["code"] == REVOKED
@@ -99,12 +99,12 @@ async def test_a_bad_file_leaves_all_as_it_was_and_says_so_once(live, enter, cap
 
     await enter("bob")
     gateway = live.gateway
-    before = (gateway.settings, gateway.hub.access, gateway.identity.users)
+    before = (gateway.settings, gateway.sessions.access, gateway.identity.users)
     gateway._reread = bad
     with caplog.at_level(logging.ERROR, "headgate"):
         assert await gateway.reload() == ["gateway.toml:1: one; gateway.toml:2: two"]
-    assert (gateway.settings, gateway.hub.access, gateway.identity.users) == before
-    assert len(gateway.hub.sessions) == 1
+    assert (gateway.settings, gateway.sessions.access, gateway.identity.users) == before
+    assert len(gateway.sessions.by_id) == 1
     assert len(caplog.records) == 1
 
 

@@ -103,7 +103,7 @@ def test_refusals_have_a_reason_and_an_errno():
 def test_a_session_that_is_ended_says_why():
     async def body(folder: Path) -> None:
         async with live(folder) as gateway, to(gateway) as h:
-            for session in list(gateway.gateway.hub.sessions.values()):
+            for session in list(gateway.gateway.sessions.by_id.values()):
                 session.close(4506, "an administrator wants it so")
             error = await h.wait_ended()
             assert isinstance(error, LinkEnded)

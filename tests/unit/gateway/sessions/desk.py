@@ -1,7 +1,7 @@
-"""A gateway's centre before a live broker in this process, and web clients on in-process links.
+"""A gateway without its doors before a live broker in this process, and web clients on in-process links.
 
-`run(script)` gives `script(desk)` a broker, an upstream that has joined it, and a hub; `desk.client(...)` opens a
-session. What the session sends its client, messages and control objects, stands in `client.log` in order.
+`run(script)` gives `script(desk)` a broker, an upstream that has joined it, and what sessions need; `desk.client(...)`
+opens one. What the session sends its client, messages and control objects, stands in `client.log` in order.
 """
 
 import asyncio
@@ -9,7 +9,9 @@ import itertools
 import logging
 import shutil
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 
@@ -22,10 +24,15 @@ from broker.transport.inproc import InprocLink
 from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json, encode_json
-from gateway.hub import Hub
-from gateway.principal import ROLE_NAMES, Principal
+from gateway.administration.service import Administration
+from gateway.closes import INTERNAL
+from gateway.identity.leases import Connections
+from gateway.principal import ROLE_NAMES, Denied, Principal
+from gateway.sessions.delivery import Delivery
+from gateway.sessions.sessions import Sessions
 from gateway.settings.schema import GatewaySettings
-from gateway.upstream.supervisor import Upstream
+from gateway.trends.trends import Trends
+from gateway.upstream.upstream import Upstream
 from gateway.websocket.outbox import WebOutbox
 
 KEY = b"k" * 32
@@ -93,8 +100,8 @@ class Client:
         self.far = InprocLink(PeerInfo("inproc://gateway"), Options())
         near._other, self.far._other = self.far, near
         self.near = near
-        self.session = desk.hub.open(who, near, kind=kind, address="192.0.2.7")
-        near.start(desk.hub.receiver(self.session))
+        self.session = desk.open(who, near, kind)
+        near.start(self.session.receiver)
         self.far.start(self)
 
     # Receiver of the far end
@@ -192,18 +199,50 @@ class Spy:
         return [one for one in self.sent if one.type == wire.REQUEST and one.topic == topic]
 
 
+class Trusting:
+    """An identity to whom everybody stays who it was."""
+
+    def __init__(self):
+        self.connections = Connections(None)
+        self.logins = SimpleNamespace(of=lambda _who: [], end_all=len)
+
+    def again(self, mine):
+        return mine
+
+    def revoked(self, _mine):
+        return False
+
+    def set_owner(self, _userid):
+        return False
+
+    async def authenticate_token(self, _text, *, address):
+        raise Denied("no identity", public="no token can be checked", status=503, close=INTERNAL)
+
+
 class Desk:
-    def __init__(self, rundir, settings, *, wall=None):
-        self.uri = f"local://{rundir}/s"
+    def __init__(self, rundir, settings, *, wall=time.time, uri=None, rejoin_max_s=0.1, upstream=Upstream):
+        self.uri = uri or f"local://{rundir}/s"
         self.rundir = rundir
         self.link_options = Options()
-        self.hub = Hub(settings, self.link_options, key=KEY, **({"wall": wall} if wall else {}))
-        self.upstream = Upstream(
-            self.uri, self.hub, Options(flusher=self.link_options.flusher), rejoin_max_s=0.1
+        self.sessions = Sessions(settings, Trusting(), key=KEY, options=self.link_options, wall=wall)
+        self.upstream = upstream(
+            self.uri, Options(flusher=self.link_options.flusher), rejoin_max_s=rejoin_max_s
         )
         self.spy = Spy(self.upstream)
-        self.hub.upstream = self.spy
+        self.delivery = Delivery(self.sessions, self.spy)
+        fanout, clock = self.delivery.fanout, self.sessions.clock
+        trends = Trends(self.spy, settings, self.sessions, fanout, clock, wall, keeps=False)
+        self.administration = Administration(self.sessions, self.delivery, trends, reload=dict)
         self.node = None
+
+    def open(self, who, link, kind="flux.v1"):
+        return self.sessions.open(
+            self.delivery, self.administration, who, link, kind=kind, address="192.0.2.7"
+        )
+
+    async def start_upstream(self):
+        """Begin to join: `delivery` is told what comes."""
+        await self.upstream.start(self.delivery, self.administration.handlers())
 
     async def start_broker(self):
         text = f'[broker]\nrundir = "{self.rundir}/r"\nlocal_uri = "{self.uri}"\n'
@@ -212,11 +251,12 @@ class Desk:
 
     async def join(self):
         await self.start_broker()
-        await self.upstream.start()
+        await self.start_upstream()
         assert await self.upstream.wait_joined(10), self.upstream.reason
 
     async def close(self):
-        await self.hub.stop()
+        self.delivery.stop()
+        await self.sessions.stop()
         await self.upstream.stop()
         if self.node is not None:
             await self.node.stop()
@@ -242,7 +282,7 @@ class Desk:
             await asyncio.sleep(0)
 
 
-def run(script, *, rules=(), limits=None, gateway=None, wall=None, join=True, faults=0):
+def run(script, *, rules=(), limits=None, gateway=None, wall=time.time, join=True, faults=0):
     """Run `script(desk)`; complains about errors nobody saw, and about other than so many faults."""
 
     async def main():
@@ -261,7 +301,7 @@ def run(script, *, rules=(), limits=None, gateway=None, wall=None, join=True, fa
         finally:
             shutil.rmtree(rundir)
         assert not complaints, complaints
-        assert desk.hub.counters.faults == faults
+        assert desk.sessions.counters.faults == faults
 
     log = logging.getLogger("headgate")
     was = (list(log.handlers), log.level, log.propagate)

@@ -5,7 +5,6 @@ import errno
 
 from broker.wire.message import NODEID_ANY, NORESPONSE, UPSTREAM
 from gateway.sessions import any_rank_retry
-from gateway.sessions.any_rank_retry import AnyRankRetry
 from tests.unit.gateway.sessions.desk import rule, run, until
 
 CALLS = rule(["user"], ["calc.", "broker.ping"], ["call"])
@@ -32,12 +31,12 @@ def before(script, ranks=(1,)):
 
     async def whole(desk):
         told = Told(list(ranks))
-        desk.hub.elsewhere = AnyRankRetry(desk.hub, lambda: told)
+        desk.spy.nearby = told
         await script(desk, told)
-        await until(lambda: not desk.hub.elsewhere._asking)
-        assert (desk.hub.elsewhere.held, desk.hub.elsewhere._bytes) == ({}, 0)
+        await until(lambda: not desk.delivery.any_rank_retry._asking)
+        assert (desk.delivery.any_rank_retry.held, desk.delivery.any_rank_retry._bytes) == ({}, 0)
 
-    run(whole, rules=[CALLS])
+    run(whole, rules=[CALLS], gateway={"anywhere": True})
 
 
 def nodeids(desk, topic="calc.add"):
@@ -70,7 +69,7 @@ def test_a_kind_that_was_answered_is_kept_no_longer():
         for _ in range(2):
             assert (await web.ask("broker.ping", {"seq": 1})).errnum == 0
         tag = web.send("broker.ping", {"seq": 2})
-        assert desk.hub.elsewhere.held == {}
+        assert desk.delivery.any_rank_retry.held == {}
         await web.answer(tag)
         assert told.asked == []
 
@@ -111,7 +110,7 @@ def test_a_lost_upstream_answers_what_is_kept_once():
         web = desk.client()
         tag = web.send("calc.add")
         await until(lambda: told.asked)
-        desk.hub.upstream_lost("cut")
+        desk.delivery.upstream_lost("cut")
         assert [one.errnum for one in web.answers(tag)] == [errno.EHOSTUNREACH]
         told.told.set()
         await web.settled()
@@ -128,6 +127,6 @@ def test_too_many_questions_at_once_are_not_asked():
         await until(lambda: len(told.asked) == any_rank_retry.ASKED_AT_ONCE)
         assert (await web.ask("calc.add")).errnum == errno.ENOSYS
         told.told.set()
-        await until(lambda: not desk.hub.elsewhere.held)
+        await until(lambda: not desk.delivery.any_rank_retry.held)
 
     before(script, ranks=[])

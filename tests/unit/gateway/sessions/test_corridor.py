@@ -49,7 +49,7 @@ def test_a_call_without_the_right_is_refused_with_the_role_it_needs():
         await web.settled()
         assert len(web.of(wire.RESPONSE)) == 1
         assert not desk.spy.requests("attr.get")
-        assert [(one["user"], one["kind"], one["topic"]) for one in desk.hub.denied] == [
+        assert [(one["user"], one["kind"], one["topic"]) for one in desk.administration.denials.ring] == [
             ("ada", "call", "attr.get")
         ] * 2
 
@@ -134,12 +134,12 @@ def test_a_response_nobody_asked_for_never_reaches_a_client():
         await web.rpc("broker.ping", {"seq": 1})
         forged = wire.response(wire.request("broker.ping", matchtag=4711), b"{}\0")
         forged.front = web.session.front
-        desk.hub.answered(forged)
+        desk.delivery.answered(forged)
         assert not web.answers(4711)
-        assert desk.hub.counters.late == 1
+        assert desk.sessions.counters.late == 1
         forged.front = b"\x20" + b"0" * 32 + wire.DELIMITER
-        desk.hub.answered(forged)
-        assert desk.hub.counters.late == 2
+        desk.delivery.answered(forged)
+        assert desk.sessions.counters.late == 2
 
     run(script, rules=CALLS)
 
@@ -188,7 +188,7 @@ def test_control_messages_of_clients_go_nowhere():
 def test_above_the_rate_calls_are_refused_with_a_hint_and_owners_never():
     async def script(desk):
         now = [100.0]
-        desk.hub.clock = lambda: now[0]
+        desk.sessions.clock = lambda: now[0]
         web, owner = desk.client(), desk.owner()
         tags = [web.send("broker.ping", {"seq": n}) for n in range(6)]
         texts = [any_text((await web.answer(tag)).payload) for tag in tags]
@@ -205,9 +205,9 @@ def test_above_the_rate_calls_are_refused_with_a_hint_and_owners_never():
 def test_what_came_while_the_gateway_was_stopped_closes_nobody():
     async def script(desk):
         now = [100.0]
-        desk.hub.clock = lambda: now[0]
+        desk.sessions.clock = lambda: now[0]
         web = desk.client()
-        desk.hub.stopped(6.0)
+        desk.sessions.stopped(6.0)
         tags = [web.send("broker.ping", {"seq": 1}) for _ in range(60)]
         answers = [await web.answer(tag) for tag in tags]
         assert [each.errnum for each in answers] == [0] * 4 + [errno.EAGAIN] * 56
@@ -219,7 +219,7 @@ def test_what_came_while_the_gateway_was_stopped_closes_nobody():
 def test_whoever_ignores_the_hints_for_long_is_closed():
     async def script(desk):
         now = [100.0]
-        desk.hub.clock = lambda: now[0]
+        desk.sessions.clock = lambda: now[0]
         web = desk.client()
         for _ in range(60):
             web.send("broker.ping", {"seq": 1})
@@ -291,12 +291,12 @@ def test_what_was_checked_is_what_the_broker_sees():
 def test_a_fault_while_handling_costs_its_connection_only():
     async def script(desk):
         web, other = desk.client(), desk.client()
-        rules, desk.hub.access = desk.hub.access, None
+        rules, desk.sessions.access = desk.sessions.access, None
         web.send("broker.ping", {"seq": 1})
         await until(lambda: web.ended is not None)
-        desk.hub.access = rules
+        desk.sessions.access = rules
         assert web.code == 4001
-        assert desk.hub.counters.faults == 1
+        assert desk.sessions.counters.faults == 1
         assert (await other.rpc("broker.ping", {"seq": 1}))["seq"] == 1
 
     run(script, rules=CALLS, faults=1)

@@ -9,7 +9,7 @@ from broker.identity import Role
 from broker.wire import message as wire
 from broker.wire.message import request
 from broker.wire.payload import any_text
-from gateway.sessions.calls import NOTICES_MAX, Calls
+from gateway.sessions.calls import NOTICES_MAX, OpenCalls
 from tests.unit.gateway.sessions.desk import rule, run, until
 
 CALLS = rule(["user"], ["calc.", "other.", "broker.ping", "1001-"], ["call", "register"])
@@ -117,8 +117,8 @@ def test_whoever_called_a_service_may_cancel_there_and_nobody_else():
             other.send("calc.cancel", {"matchtag": tag}, flags=wire.NORESPONSE)
             web.send("calc.cancel", {"matchtag": tag}, flags=wire.NORESPONSE)
             assert (await web.answer(tag, 2)).errnum == errno.ENODATA
-            assert [one["topic"] for one in desk.hub.denied] == ["calc.cancel"]
-            assert desk.hub.counters.late == 0
+            assert [one["topic"] for one in desk.administration.denials.ring] == ["calc.cancel"]
+            assert desk.sessions.counters.late == 0
 
     run(script, rules=[rule(["user"], ["calc.count"], ["call"])])
 
@@ -160,8 +160,8 @@ def test_an_ended_session_gets_nothing_and_sends_nothing():
             assert not web.of(wire.RESPONSE)
             web.session.received(web.near, [wire.request("broker.ping", b"{}\0")])
             assert not desk.spy.requests("broker.ping")
-            assert desk.hub.sessions == {}
-            assert list(desk.hub.fronts.values()) == [desk.hub.registrations]
+            assert desk.sessions.by_id == {}
+            assert desk.sessions.by_route == {}
 
     run(script, rules=[CALLS])
 
@@ -199,7 +199,7 @@ def test_subscriptions_outlive_the_upstream():
     async def script(desk):
         web = desk.client()
         await web.rpc("event.subscribe", {"topic": "news."})
-        epoch = desk.hub.history.epoch
+        epoch = desk.delivery.history.epoch
         await desk.node.stop()
         await until(lambda: web.told("upstream"))
         await desk.start_broker()
@@ -244,11 +244,11 @@ def test_a_paused_client_is_read_again_once_it_provides_a_service():
         await web.settled()
         web.send("service.add", {"service": "1001-calc"})
         web.session.received(web.near, [])
-        desk.hub.pause(web.session)
+        desk.delivery.pressure.hold(web.session)
         web.near.resume()
-        await until(lambda: web.session.services)
+        await until(lambda: web.session.provider.names)
         assert not web.paused
-        desk.hub.pause(web.session)
+        desk.delivery.pressure.hold(web.session)
         assert not web.paused
 
     run(script, rules=[CALLS])
@@ -257,16 +257,16 @@ def test_a_paused_client_is_read_again_once_it_provides_a_service():
 def test_a_paused_client_is_read_again_when_the_upstream_is_lost():
     async def script(desk):
         web = desk.client()
-        desk.hub.pause(web.session)
+        desk.delivery.pressure.hold(web.session)
         assert web.paused
-        desk.hub.upstream_lost("gone")
+        desk.delivery.upstream_lost("gone")
         assert not web.paused
 
     run(script, rules=[CALLS])
 
 
 def test_more_notices_than_are_kept_are_not_owed():
-    calls = Calls(1)
+    calls = OpenCalls(1)
     for rank in range(NOTICES_MAX + 5):
         head = request("a.b", nodeid=rank).head
         calls.arm(b"a.b", head, b"\0\0\0\1")
@@ -281,8 +281,8 @@ def test_an_end_is_counted_once_with_its_code_whether_the_session_or_its_link_ma
         by_session.near.code = 4006
         by_session.session.close(4006, "enough")
         by_client.leave()
-        await until(lambda: not desk.hub.sessions)
-        assert dict(desk.hub.counters.ended) == {4002: 1, 4006: 1}
+        await until(lambda: not desk.sessions.by_id)
+        assert dict(desk.sessions.counters.ended) == {4002: 1, 4006: 1}
 
     run(script, join=False)
 
@@ -293,7 +293,7 @@ def test_events_that_a_client_missed_stay_counted_when_it_is_gone():
             web = desk.client()
             web.near.outbox.dropped_events = missed
             web.leave()
-        await until(lambda: not desk.hub.sessions)
-        assert desk.hub.counters.events_dropped == 7
+        await until(lambda: not desk.sessions.by_id)
+        assert desk.sessions.counters.events_dropped == 7
 
     run(script, join=False)

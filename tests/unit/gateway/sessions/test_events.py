@@ -27,7 +27,7 @@ def test_a_subscription_is_live_when_it_is_answered():
         async with desk.direct() as far:
             web = desk.client()
             began = await web.rpc("event.subscribe", {"topic": "news."})
-            assert began == {"sequence": desk.hub.history.last}
+            assert began == {"sequence": desk.delivery.history.last}
             await published(desk, far, "news.a", "other.b", "news.c")
             assert web.topics == ["news.a", "news.c"]
             numbers = [one.sequence for one in web.of(wire.EVENT)]
@@ -152,7 +152,7 @@ def test_what_a_subscription_keeps_while_it_waits_is_small():
         long, padded = {"topic": "news." + "x" * 100_000}, {"topic": "news.", "more": "x" * 100_000}
         tags = [web.send("event.subscribe", payload) for payload in (long, padded)]
         await until(lambda: web.session.received_msgs == 2)
-        waiting = desk.hub.deadlines._subscriptions[web.session]
+        waiting = desk.delivery.deadlines._subscriptions[web.session]
         assert max(one.message.size + len(one.prefix) for one in waiting) < 2000
         await desk.join()
         assert [(await web.answer(tag)).errnum for tag in tags] == [errno.ENAMETOOLONG, 0]
@@ -166,8 +166,8 @@ def test_it_is_refused_when_the_upstream_does_not_come_in_time():
         web = desk.client()
         tag = web.send("event.subscribe", {"topic": "news."})
         await until(lambda: web.session.received_msgs == 1)
-        now = desk.hub.clock()
-        desk.hub.clock = lambda: now + 6
+        now = desk.sessions.clock()
+        desk.sessions.clock = lambda: now + 6
         errnum = (await web.answer(tag)).errnum
         assert errnum == errno.EHOSTUNREACH
         assert web.session.subscriptions == {}
@@ -182,7 +182,7 @@ def test_other_rules_take_subscriptions_away_and_say_so():
             for prefix in ("news.", "news.", "news.a"):
                 await web.rpc("event.subscribe", {"topic": prefix})
             narrow = RuleEntry(roles=("user",), kinds=("subscribe",), prefixes=("news.a",))
-            desk.hub.set_access(Access([narrow]))
+            desk.administration.set_access(Access([narrow]))
             assert web.told("unsubscribed") == [{"type": "unsubscribed", "subscriptions": ["news."]}]
             await published(desk, far, "news.a", "news.b")
             assert web.topics == ["news.a"]
@@ -198,7 +198,7 @@ class Request:
 
 
 async def watching(desk, payload=b""):
-    trace = desk.hub.event_traces.follow(Request(payload))
+    trace = desk.delivery.event_traces.follow(Request(payload))
     assert await anext(trace) == {}
     return trace
 
@@ -229,7 +229,7 @@ def test_a_trace_says_what_becomes_of_an_event_at_each_subscriber():
             )
             assert web.topics == ["news.b"]
             await trace.aclose()
-            assert not desk.hub.event_traces.watchers
+            assert not desk.delivery.event_traces.watchers
             stats = await owner.rpc("gateway.stats")
             assert stats["events"]["withheld"] == {"news.secret.a": 1}
 

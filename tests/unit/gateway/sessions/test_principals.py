@@ -74,14 +74,14 @@ def test_a_session_without_a_role_is_not_opened():
         object.__setattr__(who, "roles", Role.NONE)
         with pytest.raises(ValueError):
             desk.client(who)
-        assert desk.hub.sessions == {}
+        assert desk.sessions.by_id == {}
 
     run(script, join=False)
 
 
 def test_a_fresh_token_of_the_same_user_is_taken_with_its_roles():
     async def script(desk):
-        desk.hub.identity = Identity(
+        desk.sessions.identity = Identity(
             {"t2": principal("ada", 1001, ("user", "admin"), expires=5e9, credential="token:2")}
         )
         web = desk.client()
@@ -90,7 +90,7 @@ def test_a_fresh_token_of_the_same_user_is_taken_with_its_roles():
         refresh(web, "t2")
         await until(lambda: web.told("refreshed"))
         assert web.told("refreshed") == [{"type": "refreshed", "expires": 5e9, "roles": ["user", "admin"]}]
-        assert desk.hub.identity.addresses == ["192.0.2.7"]
+        assert desk.sessions.identity.addresses == ["192.0.2.7"]
         assert (await web.rpc("broker.ping", {"seq": 2}))["rolemask"] == int(Role.USER | Role.ADMIN)
         assert web.session.subscriptions == {b"news.": 1}
         assert (await web.ask("attr.get", {"name": "rank"})).errnum == 0
@@ -100,7 +100,7 @@ def test_a_fresh_token_of_the_same_user_is_taken_with_its_roles():
 
 def test_rights_that_went_with_the_role_are_given_up():
     async def script(desk):
-        desk.hub.identity = Identity({"t2": principal("ada", 1001, ("user",), credential="token:2")})
+        desk.sessions.identity = Identity({"t2": principal("ada", 1001, ("user",), credential="token:2")})
         web = desk.client(principal("ada", 1001, ("user", "admin")))
         for prefix in ("", "news."):
             await web.rpc("event.subscribe", {"topic": prefix})
@@ -121,8 +121,8 @@ def test_rights_that_went_with_the_role_are_given_up():
 def test_a_demoted_owner_is_held_to_the_rate():
     async def script(desk):
         web = desk.client(principal("ada", 1001, ("owner",)))
-        now = desk.hub.clock()
-        desk.hub.clock = lambda: now
+        now = desk.sessions.clock()
+        desk.sessions.clock = lambda: now
         for n in range(5):
             await web.rpc("broker.ping", {"seq": n})
         web.session.set_principal(principal())
@@ -135,13 +135,13 @@ def test_a_demoted_owner_is_held_to_the_rate():
 @for_each("other", [principal("eve", 1001), principal("ada", 1002), None])
 def test_a_token_of_somebody_else_or_of_nobody_ends_the_connection(other):
     async def script(desk):
-        desk.hub.identity = Identity({"t2": other} if other else {})
+        desk.sessions.identity = Identity({"t2": other} if other else {})
         web = desk.client()
         refresh(web, "t2")
         await until(lambda: web.code)
         assert web.code == 4500
         assert web.session.principal.userid == 1001
-        assert "t2" not in str(desk.hub.denied) + str(web.log) + web.reason
+        assert "t2" not in str(desk.administration.denials.ring) + str(web.log) + web.reason
 
     run(script, join=False)
 
@@ -152,12 +152,12 @@ def test_a_fault_while_a_fresh_token_is_checked_costs_the_connection(caplog):
             raise RuntimeError("a fault of ours")
 
     async def script(desk):
-        desk.hub.identity = Broken()
+        desk.sessions.identity = Broken()
         web = desk.client()
         refresh(web, "fresh-token-of-ada")
         await until(lambda: web.code)
         assert web.code == 4001
-        assert desk.hub.counters.faults == 1
+        assert desk.sessions.counters.faults == 1
 
     run(script, join=False, faults=1)
     assert "a fault of ours" in caplog.text
@@ -166,12 +166,12 @@ def test_a_fault_while_a_fresh_token_is_checked_costs_the_connection(caplog):
 
 def test_a_second_refresh_while_one_is_checked_is_one_too_many():
     async def script(desk):
-        desk.hub.identity = Identity({"t2": principal()})
+        desk.sessions.identity = Identity({"t2": principal()})
         web = desk.client()
         refresh(web, "t2")
         refresh(web, "t2")
         assert web.code == 4503
-        await until(lambda: not desk.hub._tasks)
+        await until(lambda: not desk.sessions.tasks)
         assert not web.told("refreshed")
 
     run(script, join=False)
@@ -181,7 +181,7 @@ def test_an_expired_credential_ends_the_connection_and_a_refreshed_one_does_not(
     wall = [1000.0]
 
     async def script(desk):
-        desk.hub.identity = Identity({"t2": principal(expires=2000.0), "t3": principal(expires=None)})
+        desk.sessions.identity = Identity({"t2": principal(expires=2000.0), "t3": principal(expires=None)})
         short, renewed, endless = (desk.client(principal(expires=1001.0)) for _ in range(3))
         refresh(renewed, "t2")
         refresh(endless, "t3")
@@ -189,10 +189,10 @@ def test_an_expired_credential_ends_the_connection_and_a_refreshed_one_does_not(
         wall[0] = 1001.0
         await until(lambda: short.code)
         assert short.code == 4004
-        desk.hub.deadlines.sweep()
+        desk.delivery.deadlines.sweep()
         assert (renewed.code, endless.code) == (None, None)
         wall[0] = 2000.0
-        desk.hub.deadlines.sweep()
+        desk.delivery.deadlines.sweep()
         assert (renewed.code, endless.code) == (4004, None)
 
     run(script, wall=lambda: wall[0], join=False)
@@ -204,7 +204,7 @@ def test_a_gateway_that_was_stopped_reads_a_refresh_before_it_takes_a_credential
     wall = [1000.0]
 
     async def script(desk):
-        desk.hub.identity = Identity({"t2": principal(expires=2000.0)})
+        desk.sessions.identity = Identity({"t2": principal(expires=2000.0)})
         renewed, late = desk.client(principal(expires=1001.0)), desk.client(principal(expires=1001.0))
         asyncio.get_running_loop().call_soon(refresh, renewed, "t2")  # it lies in the socket
         wall[0] = 1001.0
@@ -219,11 +219,11 @@ def test_a_gateway_that_was_stopped_reads_a_refresh_before_it_takes_a_credential
 
 def test_revoked_credentials_end_their_sessions_and_no_others():
     async def script(desk):
-        identity = desk.hub.identity = Identity()
+        identity = desk.sessions.identity = Identity()
         one, two, three = (desk.client(principal(credential=f"token:{n}")) for n in range(3))
-        desk.hub.revoked("token:0")
+        desk.sessions.revoked("token:0")
         identity.gone = {"token:1"}
-        desk.hub.revoked()
+        desk.sessions.revoked()
         assert (one.code, two.code, three.code) == (4506, 4506, None)
 
     run(script, join=False)
@@ -246,8 +246,8 @@ def test_ping_is_answered_and_other_objects_have_no_place():
 def test_control_objects_count_as_messages():
     async def script(desk):
         web = desk.client()
-        now = desk.hub.clock()
-        desk.hub.clock = lambda: now
+        now = desk.sessions.clock()
+        desk.sessions.clock = lambda: now
         for _ in range(4):
             web.session.control({"type": "ping"})
         assert len(web.told("pong")) == 2

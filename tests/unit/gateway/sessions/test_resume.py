@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from broker.wire import message as wire
 from gateway.events.run import Run
 from gateway.sessions.deadlines import Deadlines
-from gateway.sessions.replays import Replays
-from gateway.sessions.resume import BEHIND_S, PORTION_BYTES, PORTION_MSGS, session_of, token_for
+from gateway.sessions.resume import BEHIND_S, PORTION_BYTES, PORTION_MSGS, Replays, session_of, token_for
 from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import KEY, principal, rule, run, until
 from tests.unit.routing.operations import bytecodes
@@ -21,12 +20,12 @@ async def publish(desk, *topics, private=False):
     async with desk.direct() as far:
         for topic in topics:
             last = await far.publish(topic, private=private)
-    await until(lambda: desk.hub.history.last >= last)
+    await until(lambda: desk.delivery.history.last >= last)
     return last
 
 
 def place(desk):
-    return desk.hub.history.epoch, desk.hub.history.last
+    return desk.delivery.history.epoch, desk.delivery.history.last
 
 
 def resume(web, former, epoch, sequence, *prefixes):
@@ -59,7 +58,7 @@ def test_what_was_missed_comes_before_the_word_and_live_events_after():
             "type": "resumed",
             "recovered": True,
             "epoch": where[0],
-            "sequence": desk.hub.history.last,
+            "sequence": desk.delivery.history.last,
             "replayed": 2,
             "denied": [],
         }
@@ -175,7 +174,7 @@ def test_another_epoch_is_not_recovered():
         web = desk.client()
         resume(web, old, "00000000-0000-0000-0000-000000000000", sequence)
         said = await resumed(web)
-        assert (said["recovered"], said["epoch"]) == (False, desk.hub.history.epoch)
+        assert (said["recovered"], said["epoch"]) == (False, desk.delivery.history.epoch)
         await publish(desk, "news.a")
         await until(lambda: web.topics == ["news.a"])
 
@@ -228,8 +227,8 @@ def test_a_process_that_stays_behind_says_so_in_time():
         epoch, sequence = place(desk)
         web = desk.client()
         resume(web, old, epoch, sequence + 5)
-        now = desk.hub.clock()
-        desk.hub.clock = lambda: now + BEHIND_S
+        now = desk.sessions.clock()
+        desk.sessions.clock = lambda: now + BEHIND_S
         said = await resumed(web)
         assert (said["recovered"], said["sequence"]) == (False, sequence)
 
@@ -270,12 +269,12 @@ def test_more_prefixes_than_a_client_may_have_are_denied_and_cost_nothing():
 
 async def publish_many(desk, count, topic="news.a"):
     """So many events, all of them known to the history here."""
-    last = desk.hub.history.last + count
+    last = desk.delivery.history.last + count
     async with desk.direct() as far:
         for n in range(count - 1):
             far.publish_nowait(topic, str(n))
         await far.publish(topic)
-    await until(lambda: desk.hub.history.last == last)
+    await until(lambda: desk.delivery.history.last == last)
 
 
 def stuck_after_the_first_event(web):
@@ -307,7 +306,7 @@ def test_a_long_replay_goes_as_fast_as_the_client_reads():
                 asked.append(resumption)
                 super().add(resumption)
 
-        desk.hub.replays.__class__ = Counted
+        desk.delivery.replays.__class__ = Counted
         resume(web, old, *where)
         await until(lambda: len(asked) == 2)
         await asyncio.sleep(0.05)
@@ -418,8 +417,8 @@ def test_replays_are_charged_to_their_user():
     """At once the whole history for each connection; then a user waits, and another one does not."""
 
     async def script(desk):
-        now = desk.hub.clock()
-        desk.hub.clock = lambda: now
+        now = desk.sessions.clock()
+        desk.sessions.clock = lambda: now
         old = {who.name: desk.client(who) for who in (ADA, BOB)}
         where = place(desk)
         await publish_many(desk, 200)
@@ -435,7 +434,7 @@ def test_replays_are_charged_to_their_user():
         assert (await resumed(other))["replayed"] == 200
         await until(lambda: len(late.topics) == 3 * 256 - 600)
         assert not late.told("resumed")
-        assert desk.hub.replays.wait_s(ADA) > 0 == desk.hub.replays.wait_s(BOB)
+        assert desk.delivery.replays.wait_s(ADA) > 0 == desk.delivery.replays.wait_s(BOB)
         now += 1000
         assert (await resumed(late))["replayed"] == 200
 
@@ -456,7 +455,7 @@ def test_a_client_that_goes_while_it_waits_for_its_turn_takes_none():
             web = desk.client()
             resume(web, old, *where)
             web.session.close(4006, "enough")
-        assert desk.hub.replays._rows == {}
+        assert desk.delivery.replays._rows == {}
 
     run(script, rules=[NEWS])
 
@@ -473,21 +472,21 @@ def waiting(desk, old, count, ahead):
 @for_each("work", ["end of a resumption", "events"])
 def test_what_others_wait_for_costs_nobody_else(work):
     async def script(desk):
-        costs, now = [], desk.hub.clock()
-        desk.hub.clock = lambda: now
+        costs, now = [], desk.sessions.clock()
+        desk.sessions.clock = lambda: now
         for count in (1, 50):
             old = desk.client()
             waiting(desk, old, count, 1000)
             await desk.settled()
             if work == "events":
                 await publish(desk, "job.a")
-                events = desk.hub.history.since(place(desk)[1] - 1, 1)
-                costs.append(bytecodes(lambda events=events: desk.hub.published(events)))
+                events = desk.delivery.history.since(place(desk)[1] - 1, 1)
+                costs.append(bytecodes(lambda events=events: desk.delivery.published(events)))
             else:
                 web = desk.client()
                 costs.append(bytecodes(lambda web=web, old=old: resume(web, old, *place(desk))))
                 assert web.told("resumed")
-        assert len([one for row in desk.hub.deadlines.resumptions.values() for one in row]) == 51
+        assert len([one for row in desk.delivery.deadlines.resumptions.values() for one in row]) == 51
         assert costs[1] <= 1.1 * costs[0]
 
     run(script, rules=[NEWS])
@@ -495,8 +494,8 @@ def test_what_others_wait_for_costs_nobody_else(work):
 
 def test_whoever_waits_for_a_number_that_never_comes_is_found_by_time():
     async def script(desk):
-        old, now = desk.client(), desk.hub.clock()
-        desk.hub.clock = lambda: now
+        old, now = desk.client(), desk.sessions.clock()
+        desk.sessions.clock = lambda: now
         epoch, sequence = place(desk)
         web = desk.client()
         resume(web, old, epoch, sequence + 1)
@@ -508,7 +507,7 @@ def test_whoever_waits_for_a_number_that_never_comes_is_found_by_time():
             def arrived(self, messages):
                 """Nobody is told."""
 
-        desk.hub.deadlines.__class__ = Unheard
+        desk.delivery.deadlines.__class__ = Unheard
         await publish(desk, "news.a", "news.b")
         assert (await resumed(web))["recovered"] is True
 
@@ -554,10 +553,10 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind():
         await web.settled()
         web.leave()
         await until(lambda: web.session.ended)
-        assert not desk.hub.deadlines.resumptions
+        assert not desk.delivery.deadlines.resumptions
         await publish(desk, "news.a")
         assert web.topics == []
-        assert desk.hub.fanout.prefixes() == {}
+        assert desk.delivery.fanout.prefixes() == {}
 
     run(script, rules=[NEWS])
 

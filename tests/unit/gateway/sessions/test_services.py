@@ -57,7 +57,7 @@ def test_one_web_client_calls_another():
         await caller.answer(tag, 3)
         await desk.settled()
         assert [one.errnum for one in caller.answers(tag)] == [0, 0, errno.ENODATA]
-        assert desk.hub.counters.forged == 1
+        assert desk.sessions.counters.forged == 1
 
     run(script, rules=[GUEST])
 
@@ -93,7 +93,7 @@ def test_names_need_the_right_and_a_guests_its_userid():
         assert desk.spy.sent == []
         owner = desk.owner()
         await owner.rpc("service.add", {"service": "calc"})
-        assert owner.session.services == {"calc"}
+        assert owner.session.provider.names == {"calc"}
 
     run(script, rules=[GUEST])
 
@@ -105,7 +105,7 @@ def test_a_name_is_given_once_here_and_upstream():
         assert (await twin.refused("service.add", {"service": "1001-calc"}))[0] == errno.EEXIST
         async with desk.direct() as far, far.service("1001-taken"):
             assert (await twin.refused("service.add", {"service": "1001-taken"}))[0] == errno.EEXIST
-            assert twin.session.services == set()
+            assert twin.session.provider.names == set()
         await twin.rpc("service.add", {"service": "1001-taken"})
         assert (await twin.refused("service.add", {"service": "1001-more"})) == (
             errno.ENOSPC,
@@ -135,7 +135,7 @@ def test_nobody_answers_for_another_provider():
         thief.say(answer_to(asked, b'{"forged":1}\0'))
         await desk.settled()
         assert not caller.answers(tag)
-        assert desk.hub.counters.forged == thief.session.provider.forged == 1
+        assert desk.sessions.counters.forged == thief.session.provider.forged == 1
         web.say(answer_to(asked, b'{"forged":0}\0'))
         assert decode_json((await caller.answer(tag)).payload) == {"forged": 0}
 
@@ -149,13 +149,13 @@ def test_a_made_up_answer_completes_nothing():
         web = await provider(desk)
         victim = desk.client()
         sent = len(desk.spy.sent)
-        for front in (wire.DELIMITER, b"", victim.session.front, desk.hub.registrations.front):
+        for front in (wire.DELIMITER, b"", victim.session.front, desk.delivery.registrations.front):
             forged = answer_to(wire.request("broker.ping", matchtag=1), b'{"forged":1}\0')
             forged.front = front
             web.say(forged)
         await desk.settled()
         assert len(desk.spy.sent) == sent
-        assert desk.hub.counters.forged == 4
+        assert desk.sessions.counters.forged == 4
 
     run(script, rules=[GUEST])
 
@@ -172,7 +172,7 @@ def test_an_answer_passes_once_and_with_the_topic_that_was_asked():
             answer = await call
             assert (answer.topic, decode_json(answer.payload)) == ("1001-calc.add", {"n": 1})
             await desk.settled()
-            assert desk.hub.counters.forged == 1
+            assert desk.sessions.counters.forged == 1
 
     run(script, rules=[GUEST])
 
@@ -192,7 +192,7 @@ def test_what_a_provider_owes_is_answered_when_it_goes():
                 )
             assert (await far.request(wire.request("1001-calc.add"))).errnum == errno.ENOSYS
             again = await provider(desk)
-            assert again.session.services == {"1001-calc"}
+            assert again.session.provider.names == {"1001-calc"}
 
     run(script, rules=[GUEST])
 
@@ -219,7 +219,7 @@ def test_a_client_that_goes_has_its_names_removed_by_requests_with_answers():
         await desk.settled()
         (removal,) = desk.spy.requests("service.remove")
         assert not removal.flags & wire.NORESPONSE
-        assert desk.hub.counters.late == 0
+        assert desk.sessions.counters.late == 0
 
     run(script, rules=[GUEST])
 
@@ -228,7 +228,7 @@ def test_who_goes_costs_nothing_of_what_others_registered():
     costs = []
 
     async def script(desk):
-        registrations, other = desk.hub.registrations, desk.client().session
+        registrations, other = desk.delivery.registrations, desk.client().session
         for count in (10, 2000):
             for number in range(count):
                 registrations.add(other, f"1001-{count}-{number}", lambda _errnum, _text: None)
@@ -278,8 +278,8 @@ def test_requests_for_a_client_that_reads_slowly_are_answered_at_once():
 def test_a_provider_answers_above_its_rate():
     async def script(desk):
         web = await provider(desk)
-        now = desk.hub.clock()
-        desk.hub.clock = lambda: now
+        now = desk.sessions.clock()
+        desk.sessions.clock = lambda: now
         async with desk.direct() as far:
             calls = [far.request(wire.request("1001-calc.add")) for _ in range(8)]
             await until(lambda: len(web.of(wire.REQUEST)) == 8)
@@ -304,7 +304,7 @@ def test_requests_with_equal_stack_and_matchtag_are_each_answered():
             ("1001-calc.two", 2),
             ("1001-calc.one", 1),
         ]
-        assert desk.hub.counters.forged == 1
+        assert desk.sessions.counters.forged == 1
 
     run(script, rules=[GUEST])
 
@@ -333,7 +333,7 @@ def test_services_are_registered_again_with_a_new_upstream():
         await desk.start_broker()
         assert await desk.upstream.wait_joined(10)
         async with desk.direct() as far:
-            await until(lambda: web.session.hub.registrations.names())
+            await until(lambda: web.session.delivery.registrations.names())
             call = far.request(wire.request("1001-calc.add"))
             web.say(answer_to(await web.request("1001-calc.add")))
             assert (await call).errnum == 0
@@ -346,14 +346,14 @@ def test_a_right_that_goes_while_services_are_registered_again_is_gone():
         web = await provider(desk)
         await desk.node.stop()
         await until(lambda: not desk.upstream.joined)
-        restore, desk.hub.registrations.restore = desk.hub.registrations.restore, lambda: None
+        restore, desk.delivery.registrations.restore = desk.delivery.registrations.restore, lambda: None
         await desk.start_broker()
         assert await desk.upstream.wait_joined(10)
         restore()
-        desk.hub.set_access(Access())
+        desk.administration.set_access(Access())
         await desk.settled()
-        assert web.session.services == set()
-        assert desk.hub.registrations.names() == {}
+        assert web.session.provider.names == set()
+        assert desk.delivery.registrations.names() == {}
         async with desk.direct() as far, far.service("1001-calc"):
             assert web.told("service")[0]["errno"] == errno.EPERM
 
@@ -369,13 +369,13 @@ def test_a_right_that_goes_while_a_service_is_registered_is_gone():
                 return send(message)
             finally:
                 if message.topic == "service.add":
-                    desk.hub.set_access(Access())
+                    desk.administration.set_access(Access())
 
         desk.spy.send = sent_and_forbidden
         await web.rpc("service.add", {"service": "1001-calc"})
         await desk.settled()
         assert web.told("service")[0]["registered"] is False
-        assert web.session.services == set()
+        assert web.session.provider.names == set()
 
     run(script, rules=[GUEST])
 
@@ -385,14 +385,14 @@ def test_a_service_that_somebody_else_took_meanwhile_is_reported_lost():
         web = await provider(desk)
         await desk.node.stop()
         await until(lambda: not desk.upstream.joined)
-        restore, desk.hub.registrations.restore = desk.hub.registrations.restore, lambda: None
+        restore, desk.delivery.registrations.restore = desk.delivery.registrations.restore, lambda: None
         await desk.start_broker()
         assert await desk.upstream.wait_joined(10)
         async with desk.direct() as far, far.service("1001-calc"):
             restore()
             await until(lambda: web.told("service"))
             assert web.told("service")[0]["errno"] == errno.EEXIST
-            assert web.session.services == set()
+            assert web.session.provider.names == set()
 
     run(script, rules=[GUEST])
 

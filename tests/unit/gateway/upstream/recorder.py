@@ -1,4 +1,4 @@
-"""A centre that writes down what the upstream tells it."""
+"""A receiver that writes down what the upstream tells it."""
 
 import asyncio
 
@@ -8,12 +8,10 @@ from gateway.events.history import History
 
 
 class Recorder:
-    """What the upstream calls on a ``Hub``; ``told`` has everything in order."""
+    """A ``trunk.UpstreamReceiver``; ``told`` has everything in order."""
 
     def __init__(self, history_msgs=1000):
         self.history = History(history_msgs, 1 << 20)
-        self.service = {}
-        self.process_service = {}
         self.provides = set()
         self.told = []
         self.answers = []

@@ -8,7 +8,7 @@ from broker.transport.link import Options
 from broker.transport.registry import listen
 from broker.wire import message as wire
 from broker.wire.payload import decode_json, encode_json
-from gateway.upstream.supervisor import Upstream
+from gateway.upstream.upstream import Upstream
 from tests.unit.client.tiny_broker import TinyBroker
 from tests.unit.gateway.upstream.recorder import Recorder
 
@@ -98,14 +98,14 @@ class StandIn(TinyBroker):
 
 
 @contextlib.asynccontextmanager
-async def joined(standin=None, *, centre=None, **options):
+async def joined(standin=None, *, centre=None, service=None, **options):
     """(stand-in, centre, upstream), joined; all of it is stopped at the end."""
     standin = standin or StandIn()
     centre = centre or Recorder()
-    upstream = Upstream(standin.uri, centre, **{"rejoin_max_s": 0.1, **options})
+    upstream = Upstream(standin.uri, **{"rejoin_max_s": 0.1, **options})
     try:
         await standin.open()
-        await upstream.start()
+        await upstream.start(centre, service)
         assert await upstream.wait_joined(10), upstream.reason
         yield standin, centre, upstream
     finally:

@@ -15,7 +15,7 @@ from broker.transport.link import Options
 from broker.transport.outbox import WINDOW_MSGS
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
-from gateway.upstream.supervisor import Upstream
+from gateway.upstream.upstream import Upstream
 from tests.unit.gateway.upstream.recorder import Recorder, hop, session_request, until
 
 BLOCK = b"x" * 200_000
@@ -28,10 +28,10 @@ async def before_headgate():
     uri = f"local://{rundir}/s"
     node = Node(broker_settings.loads(f'[broker]\nrundir = "{rundir}/r"\nlocal_uri = "{uri}"\n').at_rank(0))
     centre = Recorder()
-    upstream = Upstream(uri, centre, Options(), rejoin_max_s=0.1)
+    upstream = Upstream(uri, Options(), rejoin_max_s=0.1)
     try:
         await node.start()
-        await upstream.start()
+        await upstream.start(centre)
         assert await upstream.wait_joined(10), upstream.reason
         yield node, centre, upstream
     finally:

@@ -6,7 +6,7 @@ from broker.errors import ConfigError
 from broker.transport import curve
 from gateway.settings import load, loads
 from gateway.settings.schema import GatewaySection
-from gateway.upstream.supervisor import keys_of
+from gateway.upstream.upstream import keys_of
 from tests.tables import for_each
 
 TCP = "tcp://broker-0:8051"
@@ -87,7 +87,7 @@ def test_one_setting_needs_the_other(given, other):
 
 def test_a_gateway_on_a_unix_socket_loads_no_zeromq_and_without_a_question_no_pyarrow():
     code = (
-        "import sys; import gateway.serve, gateway.cli.gateway; from gateway.upstream.supervisor import keys_of; "
+        "import sys; import gateway.serve, gateway.cli.gateway; from gateway.upstream.upstream import keys_of; "
         "from gateway.settings import GatewaySettings; "
         "keys_of(GatewaySettings.defaults().gateway, 'local:///x'); print(*{'zmq', 'pyarrow'} & {*sys.modules})"
     )

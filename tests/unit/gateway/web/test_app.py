@@ -274,7 +274,7 @@ async def test_a_leaving_gateway_lets_calls_finish_and_takes_no_more(open_site):
     site = await open_site("[gateway]\ndrain_s = 5\n")
     gateway = site.gateway
     call = begin(site.post("/v1/rpc/lab.count?stream=1", json={"to": 5_000}))
-    while not gateway.hub.sessions:
+    while not gateway.sessions.by_id:
         await asyncio.sleep(0)
     drain = begin(gateway.drain())
     answer = await call

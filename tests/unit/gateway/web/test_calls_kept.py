@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 import broker
 from broker.client import connect
+from gateway.administration import listing
 from gateway.closes import BUSY
 from gateway.identity.store import Store
 from gateway.identity.tokens import TokenFile, token_path
@@ -22,7 +23,7 @@ from gateway.principal import Denied
 from tests.unit.gateway.web.site import EVERYBODY, methods
 
 ROOT = f"{Path(broker.__file__).parent.parent}/"
-FUNCTIONS, FILES = 119, 35
+FUNCTIONS, FILES = 119, 36
 """Of ours that a call runs through, from the socket to the service of a client of the broker and back."""
 
 
@@ -60,8 +61,8 @@ class Stage:
         self.live, self.sent, self.senders, self._stack = live, sent, senders, stack
 
     @property
-    def hub(self):
-        return self.live.gateway.hub
+    def gateway(self):
+        return self.live.gateway
 
     async def door(self):
         host, _, port = self.live.url.removeprefix("http://").rpartition(":")
@@ -71,13 +72,13 @@ class Stage:
 
     async def sessions(self, count):
         async with asyncio.timeout(5):
-            while len(self.hub.sessions) != count:
+            while len(self.gateway.sessions) != count:
                 await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
 async def staged(rundir, live):
-    sent, senders, upstream = [], [], live.gateway.hub.upstream
+    sent, senders, upstream = [], [], live.gateway.delivery.upstream
     send = upstream.send
     upstream.send = lambda message: sent.append(message.topic) or send(message)
     async with (
@@ -134,16 +135,16 @@ async def test_calls_of_one_connection_are_one_session_and_its_end_says_nothing_
             assert (await door.call("lab.sender"))[0] == 200
         assert (await other.call("lab.sender"))[0] == 200
         assert stage.senders[0] == stage.senders[1] == stage.senders[2] != stage.senders[3]
-        (mine,) = [each for each in stage.hub.sessions.values() if each.answered_msgs == 3]
-        row = mine.info()
+        (mine,) = [each for each in stage.gateway.sessions.by_id.values() if each.answered_msgs == 3]
+        row = listing.row(mine)
         assert (row["kind"], row["user"], row["in_flight"], row["received"]) == ("http", "bob", 0, 3)
-        assert stage.hub.counters.opened["http"] == 2
+        assert stage.gateway.sessions.counters.opened["http"] == 2
         door.close()
         other.close()
         await stage.sessions(0)
         assert stage.sent == ["lab.sender"] * 4
-        assert not stage.hub.resting
-        assert not stage.hub.fronts.keys() - {stage.hub.registrations.front}
+        assert not stage.gateway.sessions.resting
+        assert not stage.gateway.sessions.by_route
 
 
 async def test_an_error_is_an_answer_and_a_stream_that_ended_owes_nothing(rundir, live):
@@ -151,7 +152,7 @@ async def test_an_error_is_an_answer_and_a_stream_that_ended_owes_nothing(rundir
         door = await stage.door()
         assert (await door.call("lab.fail", body=b'{"errno":2}'))[0] == 404
         assert (await door.call("lab.nothing"))[0] == 404
-        assert len(stage.hub.sessions) == len(stage.hub.resting) == 1
+        assert len(stage.gateway.sessions.by_id) == len(stage.gateway.sessions.resting) == 1
         door.ask("lab.count?stream=1", body=b'{"to":3}')
         await door.reader.readuntil(b'{"end":true}\n')
         await stage.sessions(1)
@@ -189,7 +190,7 @@ async def test_calls_in_a_pipeline_are_answered_in_order(rundir, live):
         assert await door.answer() == (200, b'{"late":true}')
         for number in range(3):
             assert json.loads((await door.answer())[1]) == {"n": number}
-        assert stage.hub.counters.opened["http"] == 1
+        assert stage.gateway.sessions.counters.opened["http"] == 1
 
 
 async def test_each_service_hears_of_the_caller_that_it_knows(rundir, live):
@@ -206,8 +207,8 @@ async def test_each_service_hears_of_the_caller_that_it_knows(rundir, live):
                 assert (await door.call(topic))[0] == 202
             assert json.loads((await door.call("shed.sender"))[1])["sender"] == mine
             assert left == [mine]
-            assert stage.hub.counters.opened["http"] == 1
-            assert len(stage.hub.resting) == 1
+            assert stage.gateway.sessions.counters.opened["http"] == 1
+            assert len(stage.gateway.sessions.resting) == 1
 
 
 async def test_another_user_over_the_same_connection_has_another_session(rundir, live):
@@ -215,7 +216,7 @@ async def test_another_user_over_the_same_connection_has_another_session(rundir,
         door = await stage.door()
         for user, userid in (("bob", 1002), ("eve", 1003), ("bob", 1002)):
             assert json.loads((await door.call("lab.who", user))[1])["userid"] == userid
-            assert [each.principal.name for each in stage.hub.sessions.values()] == [user]
+            assert [each.principal.name for each in stage.gateway.sessions.by_id.values()] == [user]
         assert (await door.call(head="Authorization: Bearer hgt_000000000000_x\r\n"))[0] == 401
         assert (await door.call(head="Accept: */*\r\n"))[0] == 401
 
@@ -279,7 +280,9 @@ async def test_a_token_that_is_taken_out_of_its_file(rundir, live):
 async def test_a_credential_that_another_process_revokes(rundir, live):
     async def revoke():
         with contextlib.closing(Store(live.gateway.settings.gateway.statedir)) as store:
-            store.revoke(next(iter(stage.hub.sessions.values())).principal.credential, time.time() + 60)
+            store.revoke(
+                next(iter(stage.gateway.sessions.by_id.values())).principal.credential, time.time() + 60
+            )
 
     async with staged(rundir, live) as stage:
         await refused(stage, revoke, 401, 401)
@@ -355,10 +358,10 @@ async def test_a_gateway_that_leaves_waits_for_no_session_that_rests(rundir, liv
         other.ask("lab.late")
         while "lab.late" not in stage.sent:
             await asyncio.sleep(0.005)
-        await live.gateway.hub.drain(5)
-        assert [each.calls.count for each in stage.hub.sessions.values()] == [1]
+        await live.gateway.sessions.drain(5)
+        assert [each.calls.count for each in stage.gateway.sessions.by_id.values()] == [1]
         assert (await other.answer())[0] == 200
-        assert not stage.hub.sessions
+        assert not stage.gateway.sessions.by_id
         assert (await door.call())[0] == 503
 
 

@@ -197,7 +197,7 @@ async def test_too_many_prefixes(open_site):
     async with site.get("/v1/events?prefix=a&prefix=b&prefix=c") as answer:
         assert answer.status == 502
         assert (await answer.json())["name"] == "ENOSPC"
-    assert not site.gateway.hub.sessions
+    assert not site.gateway.sessions.by_id
 
 
 async def test_a_quiet_stream_is_kept_alive(open_site):
@@ -215,11 +215,11 @@ async def test_a_quiet_stream_is_kept_alive(open_site):
 async def test_a_reader_that_leaves_ends_its_session(site):
     async with site.get("/v1/events") as answer:
         await Stream(answer).next("welcome")
-        assert len(site.gateway.hub.sessions) == 1
+        assert len(site.gateway.sessions.by_id) == 1
         answer.close()
-    while site.gateway.hub.sessions:
+    while site.gateway.sessions.by_id:
         await asyncio.sleep(0.01)
-    assert site.gateway.hub.options.budget.used_bytes == 0
+    assert site.gateway.sessions.options.budget.used_bytes == 0
 
 
 SLOW = "[limits]\noutbox_bytes = 65536\n"
@@ -264,7 +264,7 @@ async def arriving(reader):
 async def test_a_slow_reader_that_would_rather_miss_events_is_told_which(open_site):
     site = await open_site(SLOW)
     async with stalled(site, "drop") as reader:
-        last, seen, lost = site.gateway.hub.history.last - BULK - 1, 0, 0
+        last, seen, lost = site.gateway.delivery.history.last - BULK - 1, 0, 0
         async for event, data in arriving(reader):
             if event == "gap":
                 assert data["from"] == last + 1
@@ -289,7 +289,7 @@ async def test_a_slow_reader_is_disconnected_with_a_reason(open_site):
         error = await anext(data async for event, data in arriving(reader) if event == "error")
         assert (error["code"], error["reconnect"]) == (4002, True)
         assert await reader.readuntil(b"0\r\n\r\n")
-        assert site.gateway.hub.options.budget.used_bytes == 0
+        assert site.gateway.sessions.options.budget.used_bytes == 0
 
 
 async def test_a_stream_that_asks_for_another_policy(site):

@@ -164,7 +164,7 @@ async def test_of_more_idle_connections_than_allowed_the_oldest_go(open_live):
                 writer.write(ASK)
                 await answered(reader)
             assert len(live.gateway.admission.strangers) == 59
-            await live.gateway.hub.upstream.handle.publish("a.b")
+            await live.gateway.delivery.upstream.handle.publish("a.b")
             while line and b"a.b" not in line:
                 line = await asyncio.wait_for(stream.content.readline(), 5)
             assert line, "what is under way stays"
@@ -321,7 +321,7 @@ async def deaf_stream(live):
     writer.write(ask.encode())
     assert b" 200 OK" in await asyncio.wait_for(reader.readuntil(b"event: welcome"), 20)
     writer.transport.pause_reading()
-    (session,) = live.gateway.hub.sessions.values()
+    (session,) = live.gateway.sessions.by_id.values()
     session.tell({"type": "filler", "text": "x" * (8 << 20)})
     while session.link.outbox.queue:
         await asyncio.sleep(0)
@@ -335,7 +335,7 @@ async def test_a_stream_that_outlives_its_session_ends_for_a_newer_one_of_its_us
         writer, session = await deaf_stream(live)
         writers.append(writer)
         session.close(ENDED, "enough")
-        assert not live.gateway.hub.sessions
+        assert not live.gateway.sessions.by_id
     assert live.gateway.admission.users.of("bob") == 2
     for writer in writers:
         writer.transport.abort()

@@ -441,5 +441,5 @@ async def test_live_sessions_end_with_their_login(open_live):
         identity = running.gateway.identity
         identity.logins.end_all(identity.logins.of(None))
         identity.poll()
-        running.gateway.hub.revoked()
+        running.gateway.sessions.revoked()
         assert (await socket.receive_json())["code"] == 4506

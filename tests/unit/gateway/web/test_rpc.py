@@ -144,7 +144,7 @@ async def test_no_answer_in_time(site):
     answer = await site.post("/v1/rpc/lab.never?timeout_s=0.05")
     assert answer.status == 504
     assert (await answer.json())["errno"] == errno.ETIMEDOUT
-    assert not site.gateway.hub.sessions
+    assert not site.gateway.sessions.by_id
 
 
 async def test_too_many_calls_are_told_when_to_come_back(open_site):
@@ -208,7 +208,7 @@ async def test_a_stream_that_falls_silent_ends_and_says_so(site):
     *found, last = lines(await answer.read())
     assert [each["payload"]["value"] for each in found] == ["0"]
     assert last["name"] == "ETIMEDOUT"
-    assert not site.gateway.hub.sessions
+    assert not site.gateway.sessions.by_id
     answer = await site.post("/v1/rpc/lab.forever?stream=1&timeout_s=0.3")
     for _ in range(50):  # each response begins the time anew
         assert "payload" in lines(await answer.content.readline())[0]
@@ -252,36 +252,36 @@ async def test_a_client_that_leaves_ends_the_stream_at_the_service(site):
     assert await answer.content.readline() == b'{"payload":{"n":0}}\n'
     answer.close()
     assert await asyncio.wait_for(site.gone.get(), 5)
-    assert not site.gateway.hub.sessions
+    assert not site.gateway.sessions.by_id
 
 
 async def test_a_client_that_leaves_a_plain_call_leaves_nothing_behind(site):
-    hub = site.gateway.hub
+    sessions = site.gateway.sessions
     call = begin(site.post("/v1/rpc/lab.never"))
-    while not hub.sessions:
+    while not sessions:
         await asyncio.sleep(0.01)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    while hub.sessions:
+    while sessions:
         await asyncio.sleep(0.01)
 
 
 async def test_a_stream_that_is_not_read_ends_with_an_error_and_without_a_hole(open_site):
     site = await open_site("[limits]\nresponse_bytes = 65536\noutbox_bytes = 65536\n")
     answer = await site.post("/v1/rpc/lab.flood?stream=1", read_bufsize=1024)
-    hub = site.gateway.hub
-    while hub.sessions:
+    sessions = site.gateway.sessions
+    while sessions:
         await asyncio.sleep(0.01)
     found = lines(await answer.read())
     assert [each["payload"]["n"] for each in found[:-1]] == list(range(len(found) - 1))
     assert len(found) < 4000
     assert found[-1]["name"] == "ECONNRESET"
-    assert hub.options.budget.used_bytes == 0
+    assert sessions.options.budget.used_bytes == 0
 
 
 async def test_the_upstream_is_lost_during_a_call(site):
     call = begin(site.post("/v1/rpc/lab.never"))
-    while not site.gateway.hub.sessions:
+    while not site.gateway.sessions.by_id:
         await asyncio.sleep(0.01)
     await site.live.broker.stop()
     answer = await call

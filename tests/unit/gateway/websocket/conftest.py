@@ -9,7 +9,7 @@ from tests.unit.gateway.websocket import house as houses
 
 @pytest.fixture
 async def open_house(aiohttp_server):
-    """Open a house with limits, TLS, a hub or an identity of the test's own; it is closed behind the test."""
+    """Open a house with limits, TLS, sessions or an identity of the test's own; it is closed behind the test."""
     async with contextlib.AsyncExitStack() as stack:
         yield lambda **more: stack.enter_async_context(houses.house(aiohttp_server, **more))
 

@@ -1,4 +1,4 @@
-"""A live aiohttp server with the real endpoint before a stand-in for the hub, and a client that writes raw bytes."""
+"""A live aiohttp server with the real endpoint before stand-in sessions, and a client that writes raw bytes."""
 
 import asyncio
 import contextlib
@@ -62,8 +62,15 @@ def xor(payload: bytes, mask: bytes) -> bytes:
 class SessionStub:
     """Answers requests with their payload; keeps what it is told."""
 
-    def __init__(self, hub, principal, link, kind, address):
-        self.hub, self.principal, self.link, self.kind, self.address = hub, principal, link, kind, address
+    def __init__(self, sessions, principal, link, kind, address):
+        self.sessions, self.principal, self.link, self.kind, self.address = (
+            sessions,
+            principal,
+            link,
+            kind,
+            address,
+        )
+        self.receiver = self
         self.messages: list[Message] = []
         self.controls: list[dict] = []
         self.ends: list[LinkError] = []
@@ -92,37 +99,37 @@ class SessionStub:
 
     def link_ended(self, link, error):
         self.ends.append(error)
-        self.hub.sessions.pop(id(self), None)
-        self.hub.changed.set()
+        self.sessions.by_id.pop(id(self), None)
+        self.sessions.changed.set()
 
     def link_choked(self, link, choked):
         self.choked.append(choked)
 
 
-class HubStub:
+class SessionsStub:
     def __init__(self, limits: LimitsSection, deflates: bool = False):
         self.settings = GatewaySettings(limits=limits, gateway=GatewaySection(deflate=deflates))
         self.options = options_of(self.settings)
-        self.sessions = {}
-        self.resting = set()
+        self.by_id = {}
         self.opened: list[SessionStub] = []
         self.refusal: Denied | None = None
         self.changed = asyncio.Event()
         self.accepting = True
 
+    @property
+    def full(self):
+        return len(self.by_id) >= self.settings.limits.connections
+
     def stopped(self, seconds):
         """No session has a rate."""
 
-    def open(self, principal, link, *, kind, address):
+    def open(self, _delivery, _administration, principal, link, *, kind, address):
         if self.refusal is not None:
             raise self.refusal
         session = SessionStub(self, principal, link, kind, address)
-        self.sessions[id(session)] = session
+        self.by_id[id(session)] = session
         self.opened.append(session)
         self.changed.set()
-        return session
-
-    def receiver(self, session):
         return session
 
 
@@ -163,8 +170,9 @@ class IdentityStub:
 class House:
     """The server: where it is, and what is behind it."""
 
-    def __init__(self, hub, identity, endpoint, server, tls):
-        self.hub, self.identity, self.endpoint, self.server, self.tls = hub, identity, endpoint, server, tls
+    def __init__(self, sessions, identity, endpoint, server, tls):
+        self.sessions, self.identity, self.endpoint = sessions, identity, endpoint
+        self.server, self.tls = server, tls
         self.writers: list[asyncio.StreamWriter] = []
 
     async def raw(self) -> "Peer":
@@ -195,7 +203,7 @@ class House:
         """A client that does not read, and its link, which is full."""
         peer = await self.connect(subprotocol, **more)
         peer.writer.transport.pause_reading()
-        link = self.hub.opened[-1].link
+        link = self.sessions.opened[-1].link
         link._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
         for _ in range(1000):
             link.tell({"type": "filler", "text": "x" * 1000})
@@ -307,23 +315,34 @@ def request_head(subprotocol="flux.v1", query="", **headers: str) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def house(serve, *, tls=None, hub=None, identity=None, deflates=False, **limits):
+async def house(
+    serve,
+    *,
+    tls=None,
+    sessions=None,
+    delivery=None,
+    administration=None,
+    identity=None,
+    deflates=False,
+    **limits,
+):
     """A running house. ``serve`` is the fixture ``aiohttp_server``, ``limits`` are fields of ``LimitsSection``,
     ``tls`` the contexts of server and client, ``deflates`` is ``gateway.deflate``."""
     limits = {"ping_s": 3600.0, **limits}  # nobody is pinged unless the test is about pings
-    hub, identity = hub or HubStub(LimitsSection(**limits), deflates), identity or IdentityStub()
-    endpoint = Endpoint(hub, identity)
+    sessions = sessions if sessions is not None else SessionsStub(LimitsSection(**limits), deflates)
+    identity = identity or IdentityStub()
+    endpoint = Endpoint(sessions, delivery, administration, identity)
     app = web.Application(middlewares=[answer_errors])
     app.router.add_get("/v1/ws", endpoint.handle)
     app.router.add_get("/hello", _hello)
     app.router.add_get("/large", _large)
     server = await serve(app, ssl=tls and tls[0], access_log=None)
-    one = House(hub, identity, endpoint, server, tls and tls[1])
+    one = House(sessions, identity, endpoint, server, tls and tls[1])
     try:
         yield one
     finally:
         await endpoint.close()
-        for session in [*hub.sessions.values()]:
+        for session in [*sessions.by_id.values()]:
             session.link.abort(LinkError("the test is over"))
         for writer in one.writers:
             writer.transport.abort()

@@ -181,7 +181,7 @@ async def test_a_turn_of_the_loop_takes_a_part_of_a_batch(open_house, clients):
         for number in range(count)
     ]
     peers = [await house.connect(offer=deflate.NAME) for _ in range(clients)]
-    pairs = list(zip(peers, house.hub.opened, strict=True))
+    pairs = list(zip(peers, house.sessions.opened, strict=True))
     for peer in peers:
         peer.write(b"".join(frames) + masked(0x89, b"?"))
     turns, got = await heard_by_turns(house, pairs, clients * count)
@@ -199,7 +199,7 @@ async def test_a_batch_waits_while_its_link_is_held_and_its_end_costs_nothing(op
     house = await open_house(deflates=True)
     frames = [masked(0xC2, deflate.deflate(flux(payload=b" " * 40_000 + b"1\0"))) for _ in range(20)]
     peer = await house.connect(offer=deflate.NAME)
-    session = house.hub.opened[0]
+    session = house.sessions.opened[0]
     got = []
 
     def received(link, messages):
@@ -241,7 +241,7 @@ def test_what_waits_for_the_authorisation_hook_is_what_a_turn_took():
 
     async def work(folder):
         async with live(folder, ON) as gateway, aiohttp.ClientSession() as http:
-            hook = gateway.gateway.hub.hook = SlowHook()
+            hook = gateway.gateway.sessions.hook = SlowHook()
             async with http.ws_connect(
                 gateway.ws, protocols=("flux.v1",), headers=gateway.bearer("bob"), compress=15
             ) as ws:
@@ -250,7 +250,7 @@ def test_what_waits_for_the_authorisation_hook_is_what_a_turn_took():
                 for number in range(1, count + 1):
                     await ws.send_bytes(request("attr.get", asked, matchtag=number).framed())
                 await hook.asked.wait()
-                (session,) = gateway.gateway.hub.sessions.values()
+                (session,) = gateway.gateway.sessions.by_id.values()
                 for _ in range(20):
                     await asyncio.sleep(0)
                 assert 1 <= len(session.link.receiver._waiting) <= TURN_BYTES // size + 1

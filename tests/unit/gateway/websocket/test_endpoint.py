@@ -64,7 +64,7 @@ async def test_what_may_not_become_a_websocket_is_told_over_http(house, head, st
         assert "sec-websocket-version: 13" in lines
     if status == 401:
         assert "www-authenticate: bearer" in lines
-    assert not house.hub.opened
+    assert not house.sessions.opened
     assert not house.endpoint.preauth
 
 
@@ -72,7 +72,7 @@ async def test_frames_right_behind_the_handshake_are_not_lost(house):
     peer = await house.connect(behind=masked(BINARY, flux("a")) + masked(BINARY, flux("b"))[:9])
     peer.write(masked(BINARY, flux("b"), mask=b"abcd")[9:])
     assert (await peer.frame())[0] == 0x82
-    await house.until(lambda: [each.topic for each in house.hub.opened[0].messages][:1] == ["a"])
+    await house.until(lambda: [each.topic for each in house.sessions.opened[0].messages][:1] == ["a"])
 
 
 async def test_an_http_connection_may_become_a_websocket_later(house):
@@ -90,7 +90,7 @@ async def test_a_credential_in_the_handshake_opens_a_session(house, subprotocol)
     peer = await house.connect(subprotocol)
     if subprotocol == "ZWS2.0":
         assert await peer.frame() == (0x82, b"\0"), "the routing id"
-    (session,) = house.hub.opened
+    (session,) = house.sessions.opened
     assert (session.kind, session.principal.name, session.address) == (
         subprotocol,
         "alice",
@@ -102,13 +102,13 @@ async def test_a_credential_in_the_handshake_opens_a_session(house, subprotocol)
 
 @pytest.mark.parametrize("credential", [{"Authorization": "Bearer good"}, {}])
 async def test_a_leaving_gateway_lets_nobody_in(house, credential):
-    house.hub.accepting = False
+    house.sessions.accepting = False
     peer = await house.raw()
     peer.write(request_head(**credential))
     assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
     assert (await peer.closing())[1] == SHUTDOWN
     assert not house.endpoint.preauth
-    assert not house.hub.opened
+    assert not house.sessions.opened
 
 
 async def test_a_client_gone_during_the_handshake_leaves_nothing(house):
@@ -119,7 +119,7 @@ async def test_a_client_gone_during_the_handshake_leaves_nothing(house):
     await asyncio.sleep(0.05)
     house.identity.release.set()
     await asyncio.sleep(0.05)
-    assert not house.hub.opened
+    assert not house.sessions.opened
     assert len(house.endpoint.keepalive) == 0
 
 
@@ -139,16 +139,16 @@ async def test_where_the_first_message_counts_a_bad_cookie_is_no_hindrance_and_a
     peer.write(request_head(query="?auth=message", cookie="bad"))
     assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
     peer.write(masked(TEXT, AUTH % b"good"))
-    await asyncio.wait_for(house.hub.changed.wait(), 5)
-    assert [session.principal.name for session in house.hub.opened] == ["alice"]
+    await asyncio.wait_for(house.sessions.changed.wait(), 5)
+    assert [session.principal.name for session in house.sessions.opened] == ["alice"]
     other = await house.raw()
     other.write(request_head(query="?auth=message", cookie="good", Origin="http://evil.example"))
     assert (await other.head()).startswith(b"HTTP/1.1 403 ")
 
 
 @pytest.mark.parametrize("token", ["good", None])
-async def test_what_the_hub_refuses_is_closed_with_its_code(house, token):
-    house.hub.refusal = Denied("too many", public="no more than 3", status=429, close=TOO_MANY)
+async def test_a_session_that_may_not_be_is_closed_with_its_code(house, token):
+    house.sessions.refusal = Denied("too many", public="no more than 3", status=429, close=TOO_MANY)
     peer = await house.raw()
     peer.write(request_head(**({"Authorization": "Bearer good"} if token else {})))
     await peer.head()
@@ -182,16 +182,18 @@ async def test_of_more_clients_at_the_door_than_allowed_the_oldest_goes(open_hou
     assert not house.endpoint.admission.strangers
 
 
-@pytest.mark.parametrize("where", ["handshake", "door", "hub"])
+@pytest.mark.parametrize("where", ["handshake", "door", "sessions"])
 async def test_a_refused_client_that_does_not_leave_ends_for_a_newer_one(open_house, where, monkeypatch):
     monkeypatch.setattr("gateway.websocket.link.LINGER_S", 3600.0)
     house = await open_house(anonymous=2)
-    if where == "hub":
-        house.hub.refusal = Denied("too many", public="no more than 3", status=429, close=TOO_MANY)
+    if where == "sessions":
+        house.sessions.refusal = Denied("too many", public="no more than 3", status=429, close=TOO_MANY)
     peers = []
     for _ in range(4):
         peer = await house.raw()
-        head = {"handshake": {"cookie": "bad"}, "door": {}, "hub": {"Authorization": "Bearer good"}}[where]
+        head = {"handshake": {"cookie": "bad"}, "door": {}, "sessions": {"Authorization": "Bearer good"}}[
+            where
+        ]
         peer.write(request_head(**head) + (masked(TEXT, AUTH % b"bad") if where == "door" else b""))
         assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
         assert (await peer.closing())[1] >= 4500
@@ -210,7 +212,7 @@ async def deaf(house):
     """A client that reads nothing, and its link, whose connection cannot end in peace for what is still unsent."""
     peer = await house.connect()
     peer.writer.transport.pause_reading()
-    link = house.hub.opened[-1].link
+    link = house.sessions.opened[-1].link
     link._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
     link.tell({"type": "filler", "text": "x" * 250_000})
     link.flush()
@@ -225,7 +227,7 @@ async def test_a_connection_that_outlives_its_session_counts_for_its_user(open_h
     for count in (1, 2, 2, 2):
         peer, link = await deaf(house)
         if end == "ours":
-            house.hub.opened[-1].link.close_with(ENDED)
+            house.sessions.opened[-1].link.close_with(ENDED)
         else:
             peer.write(masked(CLOSE, b"\x03\xe8"))
             await house.until(lambda link=link: link.ended)

@@ -1,4 +1,4 @@
-"""The endpoint before the real hub and identity, without a broker: who comes in, as whom, and who stays out."""
+"""The endpoint before the real sessions and identity, without a broker: who comes in, as whom, and who stays out."""
 
 import errno
 import time
@@ -8,12 +8,14 @@ import pytest
 
 from broker.wire.framing import Splitter
 from broker.wire.message import request
+from gateway.administration.service import Administration
 from gateway.closes import BAD_CREDENTIAL
-from gateway.hub import Hub
 from gateway.identity.authenticate import BURST, Authenticator
 from gateway.identity.store import Store
+from gateway.sessions.delivery import Delivery
+from gateway.sessions.sessions import Sessions
 from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection, UserEntry
-from gateway.upstream.supervisor import Upstream
+from gateway.upstream.upstream import Upstream
 from tests.unit.gateway.websocket.house import masked, request_head
 
 TEXT, BINARY, CLOSE = 1, 2, 8
@@ -21,9 +23,9 @@ TEXT, BINARY, CLOSE = 1, 2, 8
 
 @pytest.fixture
 async def open_gateway(open_house, tmp_path):
-    """Open a house with the real hub and the real identity; `token` is one of alice."""
+    """Open a house with the real sessions and the real identity; `token` is one of alice."""
     store = Store(str(tmp_path))
-    hubs = []
+    opened = []
 
     async def go(**limits):
         settings = GatewaySettings(
@@ -31,21 +33,23 @@ async def open_gateway(open_house, tmp_path):
             users=(UserEntry(name="alice", userid=1001), UserEntry(name="bob", userid=1002)),
             limits=LimitsSection(**limits),
         )
-        hub = Hub(settings, key=store.key("resume"))
-        hub.upstream = Upstream("local:///nobody/is/there", hub)
-        hub.identity = identity = Authenticator(settings, store)
-        hub.places = identity.connections
+        identity = Authenticator(settings, store)
+        sessions = Sessions(settings, identity, key=store.key("resume"))
+        delivery = Delivery(sessions, Upstream("local:///nobody/is/there"))
+        administration = Administration(sessions, delivery, None, reload=dict)
         await identity.start()
-        hubs.append(hub)
-        one = await open_house(hub=hub, identity=identity)
+        opened.append(sessions)
+        one = await open_house(
+            sessions=sessions, delivery=delivery, administration=administration, identity=identity
+        )
         _, one.token = identity.tokens.add("alice", now=store.wall())
         identity.tokens.refresh()
         return one
 
     yield go
-    for hub in hubs:
-        await hub.stop()
-        hub.identity.close()
+    for sessions in opened:
+        await sessions.stop()
+        sessions.identity.close()
     store.close()
 
 
@@ -69,10 +73,10 @@ async def test_the_welcome_says_who_the_client_is(gateway, first_message):
     peer, status = await enter(gateway, first_message=first_message)
     assert status == 101
     welcome = await peer.control()
-    (session,) = gateway.hub.sessions.values()
+    (session,) = gateway.sessions.by_id.values()
     assert (welcome["type"], welcome["session"]) == ("welcome", session.id)
     assert (welcome["user"], welcome["userid"], welcome["roles"]) == ("alice", 1001, ["user"])
-    assert welcome["limits"]["message_bytes"] == gateway.hub.settings.limits.message_bytes
+    assert welcome["limits"]["message_bytes"] == gateway.sessions.settings.limits.message_bytes
     assert welcome["upstream"]["joined"] is False
     peer.write(masked(BINARY, request("broker.ping", b"{}\0", matchtag=5).framed()))
     (answer,) = Splitter().feed((await peer.frame())[1])
@@ -81,7 +85,7 @@ async def test_the_welcome_says_who_the_client_is(gateway, first_message):
     assert await peer.control() == {"type": "pong"}
     peer.write(masked(CLOSE))
     await peer.closing()
-    await gateway.until(lambda: not gateway.hub.sessions)
+    await gateway.until(lambda: not gateway.sessions.by_id)
     assert gateway.identity.connections.own("alice") == 0
 
 
@@ -150,7 +154,7 @@ async def test_a_revoked_token_ends_its_session(gateway):
     await peer.control()
     gateway.identity.tokens.remove(lambda token: True)
     assert gateway.identity.poll()
-    gateway.hub.revoked()
+    gateway.sessions.revoked()
     assert (await peer.closing())[1] == 4506
     _, status = await enter(gateway)
     assert status == 401
@@ -160,7 +164,7 @@ async def test_everybody_hears_of_the_end(gateway):
     inside, _ = await enter(gateway)
     await inside.control()
     outside = await gateway.connect(token=None)
-    await gateway.hub.drain(0)
+    await gateway.sessions.drain(0)
     await gateway.endpoint.close()
     before, code, _ = await inside.closing()
     assert [msgspec.json.decode(data)["type"] for _, data in before] == ["shutdown", "error"]
@@ -175,7 +179,7 @@ async def test_what_came_at_the_rate_while_the_gateway_was_stopped_closes_nobody
     gateway = await open_gateway(ping_s=1.0, msgs_per_s=1000, msgs_burst=50)
     peer, _ = await enter(gateway)
     await peer.control()
-    (session,) = gateway.hub.sessions.values()
+    (session,) = gateway.sessions.by_id.values()
     peer.write(masked(BINARY, request("broker.ping", b"{}\0", matchtag=5).framed()) * 900)
     time.sleep(0.9)  # noqa: ASYNC251 - nobody was here
     await gateway.until(lambda: session.ended or session.received_msgs == 900)

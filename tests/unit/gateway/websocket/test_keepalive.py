@@ -164,4 +164,4 @@ async def test_a_live_client_that_does_not_answer_is_told_before_it_goes(open_ho
     assert pings
     assert b'"name":"no-pong"' in payload
     assert (await silent.closing())[1] == 4003
-    await house.until(lambda: len(house.hub.sessions) < 2)  # nobody answers for the good one any more
+    await house.until(lambda: len(house.sessions.by_id) < 2)  # nobody answers for the good one any more

@@ -45,7 +45,7 @@ async def heard(peer, last) -> list:
 
 async def test_what_one_tick_sends_is_one_write(house):
     peer = await house.connect()
-    link = house.hub.opened[0].link
+    link = house.sessions.opened[0].link
     progress = link.outbox.progress
     for number in range(1, 4):
         link.send(numbered(number))
@@ -62,7 +62,7 @@ async def test_what_one_tick_sends_is_one_write(house):
 
 async def test_a_burst_above_the_write_size_arrives_whole(house):
     peer = await house.connect()
-    link = house.hub.opened[0].link
+    link = house.sessions.opened[0].link
     sent = [numbered(number, 10_000) for number in range(1, 200)]
     for message in sent:
         link.send(message)
@@ -87,11 +87,11 @@ async def test_slow_reader_with_policy_disconnect_is_told_why(open_house):
     peer, link = await house.stalled()
     for number in range(1, 40):
         link.send(numbered(number))
-    (error,) = house.hub.opened[0].ends
+    (error,) = house.sessions.opened[0].ends
     assert isinstance(error, LinkBroken)
     assert link.code == 4002
     assert link.outbox.queued_bytes == 0
-    assert house.hub.options.budget.used_bytes == 0
+    assert house.sessions.options.budget.used_bytes == 0
     link.send(numbered(40))
     link.tell({"type": "pong"})
     peer.read_again()
@@ -155,7 +155,7 @@ async def test_without_a_gap_notice_there_is_no_dropping(open_house):
     await house.connect("ZWS2.0")
     await house.connect("flux.v1")
     await house.connect("flux.v1", query="?overflow=disconnect")
-    policies = [session.link.outbox._limits.event_policy for session in house.hub.opened]
+    policies = [session.link.outbox._limits.event_policy for session in house.sessions.opened]
     assert policies == ["disconnect", "drop", "disconnect"]
 
 
@@ -166,10 +166,10 @@ async def test_responses_are_never_dropped_but_bounded(open_house):
     for message in kept:
         link.send(message)
     assert link.ended is None
-    assert house.hub.opened[0].choked == [True]
+    assert house.sessions.opened[0].choked == [True]
     peer.read_again()
     assert await heard(peer, lambda each: each.matchtag == 30) == kept
-    assert house.hub.opened[0].choked == [True, False]
+    assert house.sessions.opened[0].choked == [True, False]
     peer, link = await house.stalled()
     for tag in range(1, 200):
         link.send(response(request("r", matchtag=tag), bytes(1000)))
@@ -188,7 +188,7 @@ async def test_one_budget_for_all(open_house):
         other.send(response(request("r", matchtag=tag), bytes(1000)))
     assert worst.ended is not None
     assert other.ended is None
-    assert house.hub.options.budget.used_bytes <= 60_000
+    assert house.sessions.options.budget.used_bytes <= 60_000
 
 
 # -- pings -------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ async def test_no_ping_is_queued_behind_what_waits(house):
 
 async def test_a_paused_link_is_not_read(house):
     peer = await house.connect()
-    session = house.hub.opened[0]
+    session = house.sessions.opened[0]
     session.link.pause()
     peer.write(masked(BINARY, request("a", matchtag=1).framed()))
     await asyncio.sleep(0.05)
@@ -238,7 +238,7 @@ async def test_a_paused_link_is_not_read(house):
 
 async def test_close_sends_what_is_queued_then_a_plain_close(house):
     peer = await house.connect()
-    link = house.hub.opened[0].link
+    link = house.sessions.opened[0].link
     link.send(numbered(1))
     link.close("that was all")
     assert isinstance(link.ended, LinkClosed)
@@ -255,7 +255,7 @@ async def test_a_message_that_has_begun_goes_to_its_end_before_the_close(open_ho
     house = await open_house(response_bytes=100_000 if slow else 32 << 20)
     peer = await house.connect()
     peer.writer.transport.pause_reading()
-    link = house.hub.opened[0].link
+    link = house.sessions.opened[0].link
     sent = [response(request("r", matchtag=tag), bytes(8 << 20)) for tag in (1, 2)]
     link.send(sent[0])
     link.flush()
@@ -276,7 +276,7 @@ async def test_a_message_that_has_begun_goes_to_its_end_before_the_close(open_ho
 
 async def test_the_error_object_comes_before_the_close_frame_and_both_before_the_end(house):
     peer = await house.connect()
-    link = house.hub.opened[0].link
+    link = house.sessions.opened[0].link
     peer.write(masked(BINARY, b"x" * 60_000) * 10)  # unread at the end, this would make a reset of it
     link.pause()
     await asyncio.sleep(0.02)
@@ -290,19 +290,19 @@ async def test_the_error_object_comes_before_the_close_frame_and_both_before_the
     assert told["text"] == "restarting " + "é" * 100
     peer.write(masked(CLOSE, struct.pack(">H", SHUTDOWN)))
     assert await peer.ended()
-    assert len(house.hub.opened[0].ends) == 1
+    assert len(house.sessions.opened[0].ends) == 1
 
 
 async def test_a_peer_that_does_not_answer_the_close_is_cut_off(house, monkeypatch):
     monkeypatch.setattr(links, "LINGER_S", 0.1)
     peer = await house.connect()
-    link = house.hub.opened[0].link
+    link = house.sessions.opened[0].link
     link.close_with(SHUTDOWN)
     assert (await peer.closing())[1] == SHUTDOWN
     peer.write(masked(BINARY, b"nobody reads this"))
     assert await peer.ended()
     assert is_gone(link)
-    assert house.hub.opened[0].messages == []
+    assert house.sessions.opened[0].messages == []
 
 
 @pytest.mark.parametrize("by_peer", [True, False])
@@ -314,14 +314,14 @@ async def test_a_peer_that_never_reads_is_cut_off_all_the_same(house, monkeypatc
     else:
         link.close_with(SHUTDOWN)
     await house.until(lambda: is_gone(link))
-    assert len(house.hub.opened[0].ends) == 1
+    assert len(house.sessions.opened[0].ends) == 1
 
 
 async def test_abort_ends_at_once(house):
     peer, link = await house.stalled()
     link.send(response(request("r", matchtag=1), bytes(1000)))
     link.abort(LinkBroken("on purpose"))
-    assert house.hub.opened[0].ends == [link.ended]
+    assert house.sessions.opened[0].ends == [link.ended]
     assert link.outbox.discarded > 0
     link.send(numbered(1))
     link.close()
@@ -332,12 +332,12 @@ async def test_abort_ends_at_once(house):
 async def test_a_reset_by_the_peer_ends_the_link_once(house):
     """And what it sent by half is not held any longer: links are cycles, and garbage for minutes."""
     peer = await house.connect()
-    link = house.hub.opened[0].link
+    link = house.sessions.opened[0].link
     peer.writer.write(masked(BINARY, bytes(60_000))[:50_000])
     await house.until(lambda: link.reader.pending_bytes > 40_000)
     peer.writer.get_extra_info("socket").setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER 0: a reset
     peer.writer.transport.abort()
-    session = house.hub.opened[0]
+    session = house.sessions.opened[0]
     await house.until(lambda: session.ends)
     session.link.send(numbered(1))
     session.link.flush()

@@ -71,9 +71,9 @@ async def test_a_goodbye_of_tls_alone_ends_the_link(open_house, contexts):
     house = await open_house(tls=contexts)
     peer = await house.connect()
     peer.writer.transport.close()
-    await house.until(lambda: house.hub.opened[0].ends)
-    assert isinstance(house.hub.opened[0].ends[0], LinkEnded)
-    assert is_gone(house.hub.opened[0].link)
+    await house.until(lambda: house.sessions.opened[0].ends)
+    assert isinstance(house.sessions.opened[0].ends[0], LinkEnded)
+    assert is_gone(house.sessions.opened[0].link)
 
 
 async def test_pressure_over_tls(open_house, contexts):
@@ -132,10 +132,10 @@ async def test_the_websockets_library(open_house, contexts, secure):
         assert len(await client.recv()) == len(flux(300))
         await (await client.ping())
         await asyncio.sleep(0.3)
-        house.hub.opened[0].link.close_with(SHUTDOWN, "restarting")
+        house.sessions.opened[0].link.close_with(SHUTDOWN, "restarting")
         assert msgspec.json.decode(await client.recv())["code"] == SHUTDOWN
         with pytest.raises(websockets.ConnectionClosedError) as closed:
             await client.recv()
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (SHUTDOWN, "restarting")
         await client.wait_closed()
-    await house.until(lambda: is_gone(house.hub.opened[0].link))
+    await house.until(lambda: is_gone(house.sessions.opened[0].link))

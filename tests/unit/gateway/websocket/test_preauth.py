@@ -17,11 +17,11 @@ BINARY, TEXT, CLOSE, PING = 2, 1, 8, 9
 async def test_a_credential_in_the_first_message(house, subprotocol):
     peer = await house.connect(subprotocol, token=None)
     assert len(house.endpoint.preauth) == 1
-    assert not house.hub.opened
+    assert not house.sessions.opened
     peer.write(masked(TEXT, AUTH % b"good"))
     assert (await peer.control()) == {"type": "welcome", "user": "alice"}
     assert not house.endpoint.preauth
-    assert house.hub.opened[0].link.reader.max_bytes == house.hub.settings.limits.message_bytes
+    assert house.sessions.opened[0].link.reader.max_bytes == house.sessions.settings.limits.message_bytes
 
 
 async def test_what_follows_the_auth_object_waits_for_it_in_order(house):
@@ -31,11 +31,11 @@ async def test_what_follows_the_auth_object_waits_for_it_in_order(house):
     await house.identity.asked.wait()
     peer.write(masked(BINARY, flux("c")))
     await asyncio.sleep(0.05)
-    assert not house.hub.opened, "in no table before the credential was accepted"
+    assert not house.sessions.opened, "in no table before the credential was accepted"
     house.identity.release.set()
     assert (await peer.control())["type"] == "welcome"
-    await house.until(lambda: len(house.hub.opened[0].order) == 4)
-    assert house.hub.opened[0].order == ["a", "ping", "b", "c"]
+    await house.until(lambda: len(house.sessions.opened[0].order) == 4)
+    assert house.sessions.opened[0].order == ["a", "ping", "b", "c"]
 
 
 @for_each(
@@ -61,7 +61,7 @@ async def test_what_a_stranger_may_not_do(open_house, sent, code):
     assert seen == code
     assert [msgspec.json.decode(data)["code"] for _, data in before] == [code]
     assert reason
-    assert not house.hub.opened
+    assert not house.sessions.opened
     assert not house.endpoint.preauth
 
 
@@ -107,7 +107,7 @@ async def test_a_check_that_takes_too_long_ends_in_time(open_house):
     assert code == 4502
     house.identity.release.set()
     await asyncio.sleep(0.01)
-    assert not house.hub.opened
+    assert not house.sessions.opened
 
 
 @pytest.mark.patient
@@ -138,7 +138,7 @@ async def test_a_client_gone_during_authentication_leaves_nothing(house, how):
     await house.until(lambda: not house.endpoint.preauth)
     await house.until(lambda: door.check.done())
     await asyncio.sleep(0.05)
-    assert not house.hub.sessions, "a session that was opened has ended"
+    assert not house.sessions.by_id, "a session that was opened has ended"
     assert len(house.endpoint.keepalive) == 0
 
 
@@ -149,7 +149,7 @@ async def test_faults_while_checking_end_with_a_code(house):
     _, code, _ = await peer.closing()
     assert code == 4001
     house.identity.broken = False
-    house.hub.refusal = ZeroDivisionError("on purpose")
+    house.sessions.refusal = ZeroDivisionError("on purpose")
     peer = await house.raw()
     peer.write(request_head(Authorization="Bearer good"))
     await peer.head()

@@ -26,7 +26,7 @@ async def test_a_broken_rule_ends_the_connection_with_its_code(house, name):
     peer.write(masked(BINARY, flux()) + data + masked(BINARY, flux("later")))
     before, seen, reason = await peer.closing()
     assert await peer.ended()
-    session = house.hub.opened[-1]
+    session = house.sessions.opened[-1]
     await house.until(lambda: session.ends)
     assert [message.topic for message in session.messages] == ["echo"]
     assert seen == code
@@ -80,7 +80,7 @@ async def test_a_close_frame_is_answered_with_its_code(house, payload):
     assert len(before) == 1, "what came before the close frame is answered"
     assert (code, reason) == (struct.unpack(">H", payload[:2])[0] if payload else 1005, "")
     assert await peer.ended()
-    session = house.hub.opened[-1]
+    session = house.sessions.opened[-1]
     assert [message.topic for message in session.messages] == ["echo"]
     await house.until(lambda: session.ends)
     assert "LinkEnded" in repr(session.ends)
@@ -90,10 +90,10 @@ async def test_an_end_without_a_close_frame(house):
     peer = await house.connect()
     peer.writer.write_eof()
     assert await peer.ended()
-    (session,) = house.hub.opened
+    (session,) = house.sessions.opened
     await house.until(lambda: session.ends)
     assert "LinkEnded" in repr(session.ends)
-    assert not house.hub.sessions
+    assert not house.sessions.by_id
 
 
 @for_each(
@@ -129,7 +129,7 @@ async def test_messages_in_front_of_a_bad_one_are_delivered(house):
     peer.write(good + masked(BINARY, b"bad") + masked(BINARY, flux("d")))
     _, code, _ = await peer.closing()
     assert code == 4503
-    assert house.hub.opened[0].order == ["a", "b", "ping", "c"]
+    assert house.sessions.opened[0].order == ["a", "b", "ping", "c"]
 
 
 async def test_a_fault_of_the_gateway_ends_one_connection(house):

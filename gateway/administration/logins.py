@@ -13,9 +13,8 @@ from broker.identity import Role
 from gateway.principal import Denied
 
 if TYPE_CHECKING:
-    from gateway.hub import Hub
+    from gateway.administration.service import Administration, Caller
     from gateway.identity.login import Login, Logins
-    from gateway.sessions.service import Caller
 
 log = logging.getLogger("headgate")
 
@@ -23,9 +22,9 @@ ROWS: Final = 100
 """Logins of one answer; a user has fewer, of everybody's the newest are shown."""
 
 
-def listed(hub: Hub, caller: Caller, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def listed(service: Administration, caller: Caller, _arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The caller's own logins, to the owner everybody's, the newest first."""
-    logins = _logins(hub)
+    logins = service.sessions.identity.logins
     mine = None if caller.session is None else caller.session.principal.credential
     with _for_clients():
         seen, own = _seen(logins, caller)
@@ -37,9 +36,9 @@ def listed(hub: Hub, caller: Caller, _arguments: Mapping[str, Any]) -> Mapping[s
     return {"logins": rows, "more": max(0, len(seen) - ROWS)}
 
 
-def ended(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def ended(service: Administration, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """End one login, all of the caller's, or all of another user's; their sessions end within a second or so."""
-    logins = _logins(hub)
+    logins = service.sessions.identity.logins
     with _for_clients():
         seen, own = _seen(logins, caller)
     match dict(arguments):
@@ -75,9 +74,3 @@ def _for_clients() -> Iterator[None]:
         yield
     except Denied as denied:
         raise RpcError(denied.errno, denied.public) from denied
-
-
-def _logins(hub: Hub) -> Logins:
-    if hub.identity is None:
-        raise RpcError(errno.ENOSYS, "nobody logs in here")
-    return hub.identity.logins

@@ -1,4 +1,4 @@
-"""Joining an upstream, losing it, finding it again: a supervisor before a stand-in."""
+"""Joining an upstream, losing it, finding it again: before a stand-in."""
 
 import asyncio
 import logging
@@ -9,8 +9,8 @@ import pytest
 from broker import awake
 from broker.errors import ConfigError, LinkEnded, RpcError
 from broker.wire import message as wire
-from gateway.upstream import supervisor as module
-from gateway.upstream.supervisor import Upstream
+from gateway.upstream import upstream as module
+from gateway.upstream.upstream import Upstream
 from tests.unit.gateway.upstream.recorder import Recorder, hop, session_request, until
 from tests.unit.gateway.upstream.standin import StandIn, joined, run
 
@@ -55,11 +55,9 @@ def test_another_gateway_has_the_name_already():
     run(script)
 
 
-def test_methods_of_the_centre_can_be_called_through_the_upstream():
+def test_methods_of_the_gateway_can_be_called_through_the_upstream():
     async def script():
-        centre = Recorder()
-        centre.service = {"who": lambda request: {"me": 1}}
-        async with joined(centre=centre) as (_, _, upstream):
+        async with joined(service={"who": lambda request: {"me": 1}}) as (_, _, upstream):
             assert (await upstream.handle.rpc("gateway.who")).json() == {"me": 1}
             with pytest.raises(RpcError, match="Unknown service method"):
                 await upstream.handle.rpc(f"{upstream.name}.who")
@@ -71,9 +69,9 @@ def test_a_guest_is_no_gateway():
     async def script():
         standin = StandIn()
         standin.rolemask = 6
-        upstream = Upstream(standin.uri, Recorder(), rejoin_max_s=0.1)
+        upstream = Upstream(standin.uri, rejoin_max_s=0.1)
         await standin.open()
-        await upstream.start()
+        await upstream.start(Recorder())
         await until(lambda: "guest 7" in upstream.reason, "the refusal")
         assert not upstream.joined
         assert not upstream.send(session_request(hop("a"), "x.y"))
@@ -88,8 +86,8 @@ def test_a_guest_is_no_gateway():
 def test_an_upstream_that_comes_late_is_found():
     async def script():
         standin, centre = StandIn(), Recorder()
-        upstream = Upstream(standin.uri, centre, rejoin_max_s=0.1)
-        await upstream.start()
+        upstream = Upstream(standin.uri, rejoin_max_s=0.1)
+        await upstream.start(centre)
         assert not await upstream.wait_joined(0.05)
         assert upstream.reason
         assert centre.told == []
@@ -109,8 +107,8 @@ def test_an_upstream_that_never_answers_is_given_up(monkeypatch):
         standin = StandIn()
         standin.silent = ("broker.ping",)
         await standin.open()
-        upstream = Upstream(standin.uri, Recorder(), rejoin_max_s=0.1)
-        await upstream.start()
+        upstream = Upstream(standin.uri, rejoin_max_s=0.1)
+        await upstream.start(Recorder())
         await until(lambda: "no answer within 0.1 s" in upstream.reason, "giving up")
         standin.silent = ()
         assert await upstream.wait_joined(10)
@@ -123,7 +121,7 @@ def test_an_upstream_that_never_answers_is_given_up(monkeypatch):
 def test_an_address_nobody_understands_is_an_error_of_the_operator():
     async def script():
         with pytest.raises(ConfigError, match="no transport"):
-            await Upstream("carrier://pigeon", Recorder()).start()
+            await Upstream("carrier://pigeon").start(Recorder())
 
     run(script)
 
@@ -150,9 +148,9 @@ def test_an_odd_upstream_does_not_end_the_attempts(caplog):
     async def script():
         standin = StandIn()
         standin.attrs["rank"] = "no number"
-        upstream = Upstream(standin.uri, Recorder(), rejoin_max_s=0.1)
+        upstream = Upstream(standin.uri, rejoin_max_s=0.1)
         await standin.open()
-        await upstream.start()
+        await upstream.start(Recorder())
         await until(lambda: "no number" in upstream.reason, "the failure")
         standin.attrs["rank"] = "0"
         assert await upstream.wait_joined(10)
@@ -325,8 +323,8 @@ def test_an_upstream_that_was_slow_before_it_was_joined_leaves_nobody_paused():
 
 def test_a_reason_is_logged_once(caplog):
     async def script():
-        upstream = Upstream("inproc://nobody-here", Recorder(), rejoin_max_s=0.1)
-        await upstream.start()
+        upstream = Upstream("inproc://nobody-here", rejoin_max_s=0.1)
+        await upstream.start(Recorder())
         await asyncio.sleep(0.4)
         await upstream.stop()
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
+from gateway.administration import topics
 from gateway.events.latest import Latest
-from gateway.sessions import topics
-from gateway.sessions.service import answered
 from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
@@ -23,7 +22,7 @@ async def publish(desk, topic, payload=None, flags=0):
     data = b64encode(encode_json(payload or {})).decode()
     owner = desk.owner()
     number = (await owner.rpc("event.publish", {"topic": topic, "flags": flags, "payload": data}))["seq"]
-    await until(lambda: desk.hub.history.last >= number)
+    await until(lambda: desk.delivery.history.last >= number)
     owner.leave()
     return number
 
@@ -38,7 +37,7 @@ def test_a_client_that_begins_is_told_the_newest_of_each_topic():
             ("weather.oslo", numbers[1], {"n": 2}),
             ("weather.rome", numbers[2], {"n": 3}),
         ]
-        assert (told["sequence"], told["epoch"], told["more"]) == (numbers[3], desk.hub.history.epoch, 0)
+        assert (told["sequence"], told["epoch"], told["more"]) == (numbers[3], desk.delivery.history.epoch, 0)
         assert (await web.refused("gateway.latest"))[0] == errno.EPROTO
 
     run(script, rules=RULES, gateway=KEPT)
@@ -47,7 +46,7 @@ def test_a_client_that_begins_is_told_the_newest_of_each_topic():
 def test_a_payload_that_is_no_object_is_told_in_base64():
     async def script(desk):
         kept = [wire.event("weather.a", b"\xff\0{", sequence=1), wire.event("weather.b", sequence=2)]
-        desk.hub.latest.update(kept)
+        desk.delivery.latest.update(kept)
         first, second = (await desk.owner().rpc("gateway.latest", {"topic": ""}))["events"]
         assert first["data"] == b64encode(b"\xff\0{").decode()
         assert second == {"topic": "weather.b", "sequence": 2, "userid": 0xFFFFFFFF}
@@ -58,8 +57,8 @@ def test_a_payload_that_is_no_object_is_told_in_base64():
 @for_each(("changed", "missed", "left"), [(False, 0, 1), (False, 3, 0), (False, None, 0), (True, None, 0)])
 def test_what_may_not_be_the_newest_any_more_is_not_told(changed, missed, left):
     async def script(desk):
-        desk.hub.latest.update([wire.event("weather.a", sequence=1)])
-        desk.hub.upstream_joined(changed, missed)
+        desk.delivery.latest.update([wire.event("weather.a", sequence=1)])
+        desk.delivery.upstream_joined(changed, missed)
         assert len((await desk.owner().rpc("gateway.latest", {"topic": ""}))["events"]) == left
 
     run(script, rules=RULES, gateway=KEPT, join=False)
@@ -146,7 +145,7 @@ def test_who_listens_to_a_topic():
         assert (await ada.refused("gateway.presence", {"topic": "secret.plan"}))[0] == errno.EPERM
         assert (await ada.refused("gateway.presence"))[0] == errno.EPROTO
         bob.leave()
-        await until(lambda: bob.session.id not in desk.hub.sessions)
+        await until(lambda: bob.session.id not in desk.sessions.by_id)
         assert [
             each["user"] for each in (await ada.rpc("gateway.presence", {"topic": "weather.x"}))["users"]
         ] == ["ada"]
@@ -163,10 +162,10 @@ def test_who_is_connected_is_for_owner_and_admin(who):
         trusted = desk.client(principal("eve", 1003, (who,)))
 
         async def others(question):
-            return [answered(desk.hub, question), b""]
+            return [desk.administration.answered(question), b""]
 
         assert len((await trusted.rpc("gateway.presence"))["users"]) == 2
-        desk.hub.ask_others = others
+        desk.administration.ask_others = others
         told = await trusted.rpc("gateway.presence")
         assert [(each["user"], each["sessions"]) for each in told["users"]] == [("ada", 2), ("eve", 2)]
         assert told["silent"] == 1, "of the worker processes"

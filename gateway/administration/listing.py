@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from gateway.hub import Hub
+    from gateway.administration.service import Administration
+    from gateway.events.fanout import Fanout
     from gateway.sessions.session import Session
+    from gateway.sessions.sessions import Place, Sessions
 
 NAMES_A_ROW: Final = 16
 """So many subscriptions in a row cost a page what a further row does."""
-Place: TypeAlias = tuple[float, str]
-"""Of a session among those of all worker processes: when it was opened, and its id."""
 
 
-class Order:
-    """The open sessions of one process by their places: a page costs the same however many stand in front of it."""
-
-    __slots__ = ("_rows",)
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[float, str, Session]] = []
-
-    def add(self, one: Session) -> None:
-        """It was opened."""
-        insort(self._rows, (one.opened_at, one.id, one))
-
-    def remove(self, one: Session) -> None:
-        """It is gone."""
-        del self._rows[bisect_left(self._rows, (one.opened_at, one.id))]
-
-    def behind(self, place: Place) -> Iterator[Session]:
-        """The sessions behind ``place``, oldest first; only until one is opened or gone."""
-        first = bisect_right(self._rows, place, key=lambda row: row[:2])
-        return (self._rows[index][2] for index in range(first, len(self._rows)))
-
-
-def session(one: Session) -> dict[str, Any]:
+def row(one: Session) -> dict[str, Any]:
     """The row of a session; times are wall clock seconds since 1970."""
     outbox = one.link.outbox
     return {
@@ -56,7 +33,7 @@ def session(one: Session) -> dict[str, Any]:
         "address": one.address,
         "opened_at": one.opened_at,
         "subscriptions": [prefix.decode("utf-8", "replace") for prefix in one.subscriptions],
-        "services": sorted(one.services),
+        "services": sorted(one.provider.names),
         "in_flight": one.calls.count,
         "owed": one.provider.count,
         "received": one.received_msgs,
@@ -68,15 +45,15 @@ def session(one: Session) -> dict[str, Any]:
     }
 
 
-def sessions(hub: Hub, limit: int, after: Place) -> dict[str, Any]:
+def sessions(of: Sessions, limit: int, after: Place) -> dict[str, Any]:
     """Rows of the sessions of this process behind ``after``, oldest first, at most ``limit``; whether more follow."""
     rows: list[dict[str, Any]] = []
-    page = {"sessions": rows, "more": False, "total": len(hub.sessions)}
-    for one in hub.order.behind(after) if limit else ():
+    page = {"sessions": rows, "more": False, "total": len(of)}
+    for one in of.behind(after) if limit else ():
         if limit <= 0:
             page["more"] = True
             break
-        rows.append(session(one))
+        rows.append(row(one))
         limit -= 1 + len(one.subscriptions) // NAMES_A_ROW
     return page
 
@@ -113,21 +90,22 @@ def _place(row: Mapping[str, Any]) -> Place:
     return row["opened_at"], row["session"]
 
 
-def stats(hub: Hub) -> dict[str, Any]:
+def stats(service: Administration) -> dict[str, Any]:
     """Counters since the start, and the present states, of this process."""
-    upstream, history = hub.upstream, hub.history
+    sessions, delivery = service.sessions, service.delivery
+    upstream, history = delivery.upstream, delivery.history
     return {
-        "gateway": os.uname().nodename if hub.fleet is None else hub.fleet.label,
-        "started_at": hub.started_at,
-        "sessions": len(hub.sessions),
-        "by_kind": hub.counters.by_kind(hub.sessions.values()),
-        "services": sorted(hub.registrations.names()),
-        "prefixes": len(hub.fanout.prefixes()),
-        "counters": hub.counters.plain(),
+        "gateway": os.uname().nodename if service.fleet is None else service.fleet.label,
+        "started_at": sessions.started_at,
+        "sessions": len(sessions),
+        "by_kind": sessions.by_kind(),
+        "services": sorted(delivery.registrations.names()),
+        "prefixes": len(delivery.fanout.prefixes()),
+        "counters": sessions.counters.plain(),
         "events": {
-            "received": hub.fanout.events,
-            "delivered": hub.fanout.deliveries,
-            "withheld": withheld(hub),
+            "received": delivery.fanout.events,
+            "delivered": delivery.fanout.deliveries,
+            "withheld": withheld(delivery.fanout),
         },
         "history": {
             "epoch": history.epoch,
@@ -135,15 +113,15 @@ def stats(hub: Hub) -> dict[str, Any]:
             "msgs": len(history),
             "bytes": history.bytes,
         },
-        "upstream": hub.upstream_state(),
-        "queued_bytes": hub.options.budget.used_bytes,
+        "upstream": upstream.state,
+        "queued_bytes": sessions.options.budget.used_bytes,
         "choked": upstream.choked,
     }
 
 
-def withheld(hub: Hub) -> dict[str, int]:
+def withheld(fanout: Fanout) -> dict[str, int]:
     """Topic, ids left out -> deliveries that the access rules kept from subscribers of a wider prefix."""
-    return {name: stats.calls for name, stats in sorted(hub.fanout.withheld.by_name.items()) if stats.calls}
+    return {name: stats.calls for name, stats in sorted(fanout.withheld.by_name.items()) if stats.calls}
 
 
 SUMMED: Final = ("sessions", "by_kind", "counters", "events", "queued_bytes")
@@ -152,20 +130,20 @@ GATEWAYS_MAX: Final = 200
 """Rows of one answer: some 500 bytes each."""
 
 
-def all_stats(hub: Hub, others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def all_stats(service: Administration, others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The statistics of this process, and beside them those of every gateway and all together.
 
     ``silent`` names the gateways of which a process did not answer.
     """
-    own = stats(hub)
+    own = stats(service)
     told: dict[str, list[Mapping[str, Any]]] = {}
     for each in (own, *others):
         if all(
             name in each for name in ("gateway", "started_at", "upstream", *SUMMED)
         ):  # an older release may lack some
             told.setdefault(each["gateway"], []).append(each)
-    there = Counter({own["gateway"]: hub.settings.gateway.workers})
-    there += Counter() if hub.fleet is None else hub.fleet.processes
+    there = Counter({own["gateway"]: service.sessions.settings.gateway.workers})
+    there += Counter() if service.fleet is None else service.fleet.processes
     rows = [
         {
             "gateway": name,

@@ -17,10 +17,11 @@ from gateway.events.fanout import may_see
 
 if TYPE_CHECKING:
     from broker.wire.message import Message
-    from gateway.hub import Hub
+    from gateway.administration.service import Administration, Caller
     from gateway.identity.hook import AuthorizationHook
     from gateway.principal import Principal
-    from gateway.sessions.service import Answer, Caller
+    from gateway.sessions.delivery import Delivery
+    from gateway.sessions.requests import Answer
 
 EVENTS_MAX: Final = 100
 BYTES_MAX: Final = 256 << 10
@@ -31,7 +32,7 @@ USERS_MAX: Final = 1000
 _TRUSTED: Final = int(Role.OWNER | Role.ADMIN)
 
 
-def latest(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
+def latest(service: Administration, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
     """``gateway.latest {"topic": PREFIX}``: the newest event of each topic below it that the caller may see.
 
     Raises:
@@ -39,21 +40,22 @@ def latest(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
             topic.
     """
     prefix = _topic(arguments).encode()
-    if hub.latest is None:
+    delivery, hook = service.delivery, service.sessions.hook
+    if delivery.latest is None:
         raise RpcError(errno.ENOSYS, "gateway.latest names no topics whose newest event is kept")
     session = caller.session
     found = [
         (topic, message)
-        for topic, message in hub.latest.under(prefix)
+        for topic, message in delivery.latest.under(prefix)
         if session is None or (session.sees_topic(topic) and may_see(session.principal, message))
     ]
-    if hub.hook is not None and session is not None:
-        return _latest_asked(hub, hub.hook, session.principal, found[:ASKED_MAX])
-    return _latest(hub, [message for _topic, message in found])
+    if hook is not None and session is not None:
+        return _latest_asked(delivery, hook, session.principal, found[:ASKED_MAX])
+    return _latest(delivery, [message for _topic, message in found])
 
 
 async def _latest_asked(
-    hub: Hub, hook: AuthorizationHook, mine: Principal, found: Sequence[tuple[bytes, Message]]
+    delivery: Delivery, hook: AuthorizationHook, mine: Principal, found: Sequence[tuple[bytes, Message]]
 ) -> Mapping[str, Any]:
     """What of it the hook lets ``mine`` see."""
     verdicts = await asyncio.gather(*(hook.ask(mine, "subscribe", topic) for topic, _message in found))
@@ -61,10 +63,10 @@ async def _latest_asked(
         if not each.allowed and each.errnum != errno.EPERM:
             raise RpcError(each.errnum, each.text)
     allowed = zip(found, verdicts, strict=True)
-    return _latest(hub, [message for (_topic, message), verdict in allowed if verdict.allowed])
+    return _latest(delivery, [message for (_topic, message), verdict in allowed if verdict.allowed])
 
 
-def _latest(hub: Hub, found: Sequence[Message]) -> Mapping[str, Any]:
+def _latest(delivery: Delivery, found: Sequence[Message]) -> Mapping[str, Any]:
     events: list[dict[str, Any]] = []
     size = more = 0
     for message in found:
@@ -73,7 +75,12 @@ def _latest(hub: Hub, found: Sequence[Message]) -> Mapping[str, Any]:
             events.append(_row(message))
         else:
             more += 1
-    return {"epoch": hub.history.epoch, "sequence": hub.history.last, "events": events[::-1], "more": more}
+    return {
+        "epoch": delivery.history.epoch,
+        "sequence": delivery.history.last,
+        "events": events[::-1],
+        "more": more,
+    }
 
 
 def _row(message: Message) -> dict[str, Any]:
@@ -84,7 +91,7 @@ def _row(message: Message) -> dict[str, Any]:
     return {**row, **({"payload": msgspec.Raw(data[:-1])} if is_json_object(data) else {"data": data})}
 
 
-def presence(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def presence(service: Administration, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """``gateway.presence {"topic": TOPIC}``: the users whose sessions get events of it; without a topic all of them.
 
     Raises:
@@ -92,11 +99,12 @@ def presence(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[
     """
     trusted = bool(caller.roles & _TRUSTED)
     topic = None if trusted and arguments.get("topic") is None else _topic(arguments)
-    if not trusted and not hub.settings.gateway.presence:
+    if not trusted and not service.sessions.settings.gateway.presence:
         raise RpcError(errno.EPERM, "who listens is shown to owner and admin here")
-    if topic is not None and not hub.access.allows(caller.roles, "subscribe", topic):
+    if topic is not None and not service.sessions.access.allows(caller.roles, "subscribe", topic):
         raise RpcError(errno.EPERM, "who listens to a topic is shown to those who may subscribe to it")
-    here = hub.sessions.values() if topic is None else hub.fanout.listeners(topic.encode())
+    fanout = service.delivery.fanout
+    here = service.sessions.by_id.values() if topic is None else fanout.listeners(topic.encode())
     found = Counter((session.principal.name, session.principal.userid) for session in here)
     return _told(found, 0)
 

@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.awake import stall_s
 from broker.backoff import Backoff
@@ -32,14 +32,12 @@ from broker.transport.registry import dial, transport_for
 from broker.wire.message import NORESPONSE, request
 from broker.wire.payload import encode_json
 from gateway.upstream.flux_core import FluxCoreAdapter
-from gateway.upstream.trunk import Trunk
+from gateway.upstream.trunk import Trunk, UpstreamReceiver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from broker.client import Handler
     from broker.client.nearby import Nearby
     from broker.wire.message import Message
-    from gateway.hub import Hub
     from gateway.settings.schema import GatewaySection
 
 
@@ -122,8 +120,14 @@ PATIENCE_S: Final = 30.0
 """Seconds the upstream may take for it."""
 OWN_CAP_BYTES: Final = 8 << 20
 """What may wait on the link of one session that streams from a flux-core which does not read."""
+UNREACHABLE: Final = "upstream lost: the gateway has no broker now"
+"""What a client is told while the upstream is away; why, and which address it has, is for owners and admins."""
 AGREE_TRIES: Final = 5
 """How often rank 0 may turn out to be another one while it is asked for its number."""
+
+
+Methods: TypeAlias = "Mapping[str, Handler | tuple[Handler, int]]"
+"""Of a service, as ``Handle.serve`` takes them."""
 
 
 def _limits() -> OutboxLimits:
@@ -138,7 +142,6 @@ class Upstream:
 
     Args:
         uri: its address. shown: the same for people.
-        hub: the gateway's hub.
         options: of the link; share flusher and budget with all links of the process. None is ``Options()``.
         name: of this gateway process; its service is registered under it, so that the upstream takes the link for a
             provider's, which is never paused. None makes one: ``gateway-`` and eight hexadecimal digits.
@@ -160,7 +163,6 @@ class Upstream:
     def __init__(
         self,
         uri: str,
-        hub: Hub,
         options: Options | None = None,
         *,
         name: str | None = None,
@@ -183,7 +185,9 @@ class Upstream:
         self.choked = False
         self.joins = 0
         self.losses = 0
-        self._hub = hub
+        self._receiver: UpstreamReceiver
+        self._service: Methods = {}
+        self._own_service: Methods = {}
         self._options = replace(options or Options(), limits=_limits(), connect_timeout_s=JOIN_S)
         self._keys = keys
         self._rejoin_max_s = rejoin_max_s
@@ -195,14 +199,22 @@ class Upstream:
 
     # -- life ----------------------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def start(
+        self, receiver: UpstreamReceiver, service: Methods | None = None, own_service: Methods | None = None
+    ) -> None:
         """Begin to join and go on until ``stop``; returns at once (see ``wait_joined``).
+
+        Args:
+            receiver: gets what comes for sessions.
+            service: methods of ``gateway``, for whoever is behind the upstream.
+            own_service: methods of the service that has the name of this process.
 
         Raises:
             ConfigError: no transport understands the address, or a key of ours is wrong: trying again would not help.
         """
         transport_for(self.uri)
         self._fresh_options()
+        self._receiver, self._service, self._own_service = receiver, service or {}, own_service or {}
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upstream {self.shown}")
 
@@ -226,6 +238,11 @@ class Upstream:
     def asked(self) -> Trunk | None:
         """The link for questions of the gateway itself; None while the upstream is away."""
         return self.handle if self.joined else None
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """As welcomes and statistics show it."""
+        return {"joined": self.joined, "rank": self.rank, "size": self.size, "version": self.version}
 
     @property
     def nearby(self) -> Nearby | None:
@@ -286,7 +303,7 @@ class Upstream:
         """One link, from dialling to its end, whose reason is raised."""
         trunk = Trunk(
             await dial(self.uri, self._fresh_options()),
-            self._hub,
+            self._receiver,
             on_doubt=self._wake.set,
             on_choked=self._choked,
             on_end=self._lost,
@@ -335,7 +352,7 @@ class Upstream:
                 await self._introduce(trunk)
                 await self._ask(trunk, "event.subscribe", {"topic": ""})
                 # a provider is never paused: a busy dashboard must not hold back everybody's answers
-                await trunk.serve(self.name, self._hub.process_service)
+                await trunk.serve(self.name, self._own_service)
                 epoch, sequence = await self._agree(trunk)
                 await self._offer(trunk)
         except TimeoutError:
@@ -407,7 +424,7 @@ class Upstream:
     async def _offer(self, trunk: Trunk) -> None:
         """Let others call ``gateway.*`` through the upstream; of several gateways the first one answers."""
         try:
-            await trunk.serve("gateway", self._hub.service)
+            await trunk.serve("gateway", self._service)
         except RpcError as error:
             if error.errno != errno.EEXIST:
                 raise
@@ -437,7 +454,7 @@ class Upstream:
             trunk.ask_handled()
         else:
             options = replace(self._options, limits=OutboxLimits(cap_bytes=OWN_CAP_BYTES))
-            self._deployed = FluxCoreAdapter(self.uri, options, trunk, self._hub)
+            self._deployed = FluxCoreAdapter(self.uri, options, trunk, self._receiver)
         self.joined = True
         self._since = asyncio.get_running_loop().time()
         self.reason = ""
@@ -449,12 +466,12 @@ class Upstream:
         self.epoch = epoch
         self._here.set()
         trunk.settle(epoch, sequence)
-        self._hub.reregister()
+        self._receiver.reregister()
 
     def _choked(self, choked: bool) -> None:
         if self.choked is not choked:
             self.choked = choked
-            self._hub.upstream_choked(choked)
+            self._receiver.upstream_choked(choked)
 
     def _lost(self, trunk: Trunk, error: LinkError) -> None:
         """The link ended: at once, whatever the task waits for."""
@@ -472,7 +489,7 @@ class Upstream:
             log.info("upstream: left %s", self.shown)
         else:
             self._failed(str(error))
-        self._hub.upstream_lost(self.reason)
+        self._receiver.upstream_lost(self.reason)
 
     def _failed(self, reason: str) -> None:
         """Log a reason once, however often it comes."""

@@ -8,11 +8,11 @@ import signal
 import pytest
 
 from broker.wire.message import request
+from gateway.administration.denials import DENIED_MAX
 from gateway.closes import INTERNAL, REVOKED
 from gateway.principal import Denied
 from gateway.process import Leaving
 from gateway.sessions.decisions import Decision
-from gateway.sessions.refusals import DENIED_MAX
 from tests.unit.gateway.sessions.desk import principal, run
 
 
@@ -31,7 +31,7 @@ def test_connections_are_bounded_in_all_and_per_user():
         assert refusal(desk, who=principal("bob", 1003)) == (503, 4005)
         first.session.close(1000, "bye")
         desk.client()
-        assert dict(desk.hub.counters.refusals) == {"flux.v1: 429": 1, "flux.v1: 503": 1}
+        assert dict(desk.sessions.counters.refusals) == {"flux.v1: 429": 1, "flux.v1: 503": 1}
 
     run(script, limits={"connections": 3, "connections_per_user": 2}, join=False)
 
@@ -59,7 +59,7 @@ def test_places_of_all_processes_count():
             def release(self, user):
                 self.own -= 1
 
-        places = desk.hub.places = Elsewhere()
+        places = desk.sessions.connection_counts = Elsewhere()
         web = desk.client()
         assert places.own == 1
         web.session.close(1000, "bye")
@@ -83,7 +83,7 @@ def test_a_limit_that_may_not_be_reached_says_come_back():
             def uncertain(self, user):
                 return user == "ada"
 
-        desk.hub.places = Full()
+        desk.sessions.connection_counts = Full()
         assert refusal(desk) == (429, 4005)
         assert refusal(desk, who=principal("eve", 1002)) == (429, 4504)
 
@@ -119,7 +119,7 @@ def test_the_welcome_says_who_and_what_and_where_events_are():
                 "services": 16,
             },
             "epoch": desk.node.context.uuid,
-            "sequence": desk.hub.history.last,
+            "sequence": desk.delivery.history.last,
             "server": "headgate/0.1.0",
             "upstream": {
                 "joined": True,
@@ -146,17 +146,17 @@ def test_hops_are_secret_and_of_one_connection_each():
 
 def test_refusals_are_kept_and_logged_within_bounds(caplog):
     async def script(desk):
-        now = desk.hub.clock()
-        desk.hub.clock = lambda: now
+        now = desk.sessions.clock()
+        desk.sessions.clock = lambda: now
         web = desk.client()
         for n in range(DENIED_MAX + 10):
-            desk.hub.deny(web.session, "call", f"a.{n}", "no")
-        assert len(desk.hub.denied) == DENIED_MAX
-        assert desk.hub.denied[0]["topic"] == "a.10"
-        assert desk.hub.counters.denied == DENIED_MAX + 10
+            desk.administration.deny(web.session, "call", f"a.{n}", "no")
+        assert len(desk.administration.denials.ring) == DENIED_MAX
+        assert desk.administration.denials.ring[0]["topic"] == "a.10"
+        assert desk.sessions.counters.denied == DENIED_MAX + 10
         assert len(caplog.records) == 10
-        desk.hub.clock = lambda: now + 1
-        desk.hub.deny(web.session, "call", "b", "no")
+        desk.sessions.clock = lambda: now + 1
+        desk.administration.deny(web.session, "call", "b", "no")
         assert caplog.messages[-1] == f"denied ada at 192.0.2.7 (call): no (and {DENIED_MAX} more)"
 
     with caplog.at_level(logging.WARNING, "headgate"):
@@ -166,7 +166,7 @@ def test_refusals_are_kept_and_logged_within_bounds(caplog):
 def test_leaving_tells_everybody_and_spreads_the_closes():
     async def script(desk):
         webs = [desk.client() for _ in range(4)]
-        drained = asyncio.get_running_loop().create_task(desk.hub.drain(0.2), name="drain")
+        drained = asyncio.get_running_loop().create_task(desk.sessions.drain(0.2), name="drain")
         calling = desk.client(kind="http")
         await asyncio.sleep(0)
         assert [web.told("shutdown") for web in webs] == [[{"type": "shutdown", "in_s": 0.2}]] * 4
@@ -174,7 +174,7 @@ def test_leaving_tells_everybody_and_spreads_the_closes():
         assert refusal(desk) == (503, 4000)
         await drained
         assert [web.code for web in webs] == [4000] * 4
-        assert list(desk.hub.sessions.values()) == [calling.session]
+        assert list(desk.sessions.by_id.values()) == [calling.session]
 
     run(script, join=False)
 
@@ -182,9 +182,9 @@ def test_leaving_tells_everybody_and_spreads_the_closes():
 def test_stopping_ends_all_at_once_and_its_tasks():
     async def script(desk):
         web = desk.client()
-        desk.hub.spawn("sleeper", asyncio.sleep(60))
-        await desk.hub.stop()
-        await desk.hub.stop()
+        desk.sessions.tasks.spawn("sleeper", asyncio.sleep(60))
+        await desk.sessions.stop()
+        await desk.sessions.stop()
         assert web.code == 4000
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "sleeper"]
 
@@ -200,10 +200,10 @@ def test_a_fault_with_one_session_keeps_no_other_from_hearing_of_the_loss(caplog
         asked = request("a.b")
         first.session.calls.add(asked.tag, Decision(None, asked.topic_part, asked.head))
         first.session.link.send = broken  # where the answer goes
-        desk.hub.upstream_lost("gone")
+        desk.delivery.upstream_lost("gone")
         assert (first.code, second.code) == (4001, None)
         assert second.told("upstream")[0]["joined"] is False
-        assert desk.hub.counters.faults == 1
+        assert desk.sessions.counters.faults == 1
 
     run(script, join=False, faults=1)
     assert "a fault of ours" in caplog.text
@@ -218,8 +218,8 @@ def test_a_fault_with_one_session_leaves_no_other_its_old_rights(caplog):
                 if mine is first.session.principal:
                     raise RuntimeError("a fault of ours")
 
-        desk.hub.identity = Identity()
-        desk.hub.set_access(desk.hub.access)
+        desk.sessions.identity = Identity()
+        desk.administration.set_access(desk.sessions.access)
         assert (first.code, second.code) == (INTERNAL, REVOKED)
 
     run(script, join=False, faults=1)
@@ -236,8 +236,8 @@ def test_a_fault_with_one_session_leaves_no_other_its_revoked_credential(caplog)
                     raise RuntimeError("a fault of ours")
                 return True
 
-        desk.hub.identity = Identity()
-        desk.hub.revoked()
+        desk.sessions.identity = Identity()
+        desk.sessions.revoked()
         assert (first.code, second.code) == (INTERNAL, REVOKED)
 
     run(script, join=False, faults=1)
@@ -264,7 +264,7 @@ def test_a_failing_task_is_logged_and_costs_nothing_else(caplog):
         raise RuntimeError("boom")
 
     async def script(desk):
-        desk.hub.spawn("bad", fail())
+        desk.sessions.tasks.spawn("bad", fail())
         await asyncio.sleep(0.01)
         assert "task bad failed" in caplog.messages
 
@@ -274,7 +274,7 @@ def test_a_failing_task_is_logged_and_costs_nothing_else(caplog):
 def test_events_that_never_came_are_counted():
     async def script(desk):
         for changed, missed in ((False, 3), (False, None), (True, 7), (False, 2)):
-            desk.hub.upstream_joined(changed, missed)
-        assert desk.hub.counters.plain()["missed"] == 5
+            desk.delivery.upstream_joined(changed, missed)
+        assert desk.sessions.counters.plain()["missed"] == 5
 
     run(script, join=False)

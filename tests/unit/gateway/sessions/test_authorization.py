@@ -7,10 +7,11 @@ import pytest
 
 from broker.wire import message as wire
 from broker.wire.payload import any_text, encode_json
+from gateway.administration import service
 from gateway.closes import BUSY, FLOOD, SLOW
 from gateway.events.run import Run
 from gateway.identity.hook import AWAY, Verdict
-from gateway.sessions import answers, authorization_filter, service
+from gateway.sessions import answers, authorization
 from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
@@ -50,8 +51,8 @@ class Hooked:
 
 def with_hook(script, *denied, **options):
     async def hooked(desk):
-        desk.hub.hook = Hook(*(each.encode() for each in denied), verdict=options.get("verdict", NO))
-        await script(desk, desk.hub.hook)
+        desk.sessions.hook = Hook(*(each.encode() for each in denied), verdict=options.get("verdict", NO))
+        await script(desk, desk.sessions.hook)
 
     run(hooked, rules=ALL, limits=options.get("limits"), gateway=options.get("gateway"))
 
@@ -72,7 +73,7 @@ def test_what_it_denies_is_eperm_with_its_text_and_a_record():
         web = desk.client()
         said = await web.refused("attr.get", {"name": "size"})
         assert said == (errno.EPERM, "call 'attr.get': not on Sundays")
-        assert desk.hub.denied[-1]["topic"] == "attr.get"
+        assert desk.administration.denials.ring[-1]["topic"] == "attr.get"
         assert desk.spy.requests("attr.get") == []
 
     with_hook(script, "attr.")
@@ -82,7 +83,7 @@ def test_a_hook_that_is_away_refuses_and_says_so():
     async def script(desk, hook):
         web = desk.client()
         assert await web.refused("attr.get", {"name": "size"}) == (errno.EHOSTUNREACH, AWAY)
-        assert not [each for each in desk.hub.denied if each["topic"] == "attr.get"]
+        assert not [each for each in desk.administration.denials.ring if each["topic"] == "attr.get"]
 
     with_hook(script, "attr.", verdict=GONE)
 
@@ -316,7 +317,7 @@ async def held_and_refused(desk, hook, *messages):
 
 
 def test_what_waits_for_the_hook_is_bounded_in_number(monkeypatch):
-    monkeypatch.setattr(authorization_filter, "WAITING_MSGS", 3)
+    monkeypatch.setattr(authorization, "WAITING_MSGS", 3)
 
     async def script(desk, hook):
         web, refused = await held_and_refused(desk, hook, *map(request, range(1, 5)))
@@ -347,22 +348,22 @@ def test_what_waits_for_the_hook_is_bounded_for_all_clients_together():
     """A quarter of a megabyte of each of ten thousand clients was counted nowhere."""
 
     async def script(desk, hook):
-        hub = desk.hub
-        hub.options.budget.limit_bytes = 4000
+        sessions = desk.sessions
+        sessions.options.budget.limit_bytes = 4000
         first, refused = await held_and_refused(desk, hook, request(1, 1000))
         assert refused == []
-        assert hub.waiting_bytes == request(1, 1000).size
+        assert sessions.waiting_bytes == request(1, 1000).size
         hook.asked.clear()
         hook.cached.clear()
         _, refused = await held_and_refused(desk, hook, request(2, 1000), request(3, 100))
         assert refused == [2]
-        assert hub.waiting_bytes == request(1, 1000).size + request(3, 100).size
+        assert sessions.waiting_bytes == request(1, 1000).size + request(3, 100).size
         first.leave()
-        await until(lambda: hub.waiting_bytes == request(3, 100).size)
+        await until(lambda: sessions.waiting_bytes == request(3, 100).size)
         hook.open.set()
-        await until(lambda: not hub.waiting_bytes)
+        await until(lambda: not sessions.waiting_bytes)
         await desk.settled()
-        assert not hub.waiting_bytes
+        assert not sessions.waiting_bytes
 
     with_hook(script)
 
@@ -371,7 +372,7 @@ def test_what_waits_for_slow_readers_and_for_the_hook_is_counted_apart():
     """Slow readers made every question an EAGAIN, and what waited for the hook ended links."""
 
     async def script(desk, hook):
-        budget = desk.hub.options.budget
+        budget = desk.sessions.options.budget
         budget.used_bytes = budget.limit_bytes = 4000
         _, refused = await held_and_refused(desk, hook, request(1, 1000), request(2, 100))
         assert refused == []
@@ -384,7 +385,7 @@ def test_a_client_comes_back_whatever_waits_already():
     """Its ``resume`` was dropped: it stayed without events, and nothing said so."""
 
     async def script(desk, hook):
-        desk.hub.options.budget.limit_bytes = 1000
+        desk.sessions.options.budget.limit_bytes = 1000
         await held_and_refused(desk, hook, request(1, 1000))
         web = desk.client()
         web.near.receiver.control(
@@ -398,7 +399,7 @@ def test_a_client_comes_back_whatever_waits_already():
 
 
 def test_a_response_of_a_provider_waits_whatever_waits_already(monkeypatch):
-    monkeypatch.setattr(authorization_filter, "WAITING_MSGS", 1)
+    monkeypatch.setattr(authorization, "WAITING_MSGS", 1)
 
     async def script(desk, hook):
         web = desk.client()
@@ -417,7 +418,7 @@ def test_a_response_of_a_provider_waits_whatever_waits_already(monkeypatch):
 
 @pytest.mark.parametrize("method", ["cancel", "disconnect"])
 def test_the_end_of_a_stream_waits_whatever_waits_already(monkeypatch, method):
-    monkeypatch.setattr(authorization_filter, "WAITING_MSGS", 1)
+    monkeypatch.setattr(authorization, "WAITING_MSGS", 1)
 
     async def script(desk, hook):
         provider = desk.client(principal("bob", 1002))
@@ -437,7 +438,7 @@ def test_the_end_of_a_stream_waits_whatever_waits_already(monkeypatch, method):
 
 @pytest.mark.parametrize("reads", [1, 2])
 def test_who_floods_while_it_waits_is_closed_and_nothing_of_it_stays(monkeypatch, reads):
-    monkeypatch.setattr(authorization_filter, "WAITING_MSGS", 1)
+    monkeypatch.setattr(authorization, "WAITING_MSGS", 1)
 
     async def script(desk, hook):
         web = desk.client()
@@ -448,7 +449,7 @@ def test_who_floods_while_it_waits_is_closed_and_nothing_of_it_stays(monkeypatch
         assert web.code == FLOOD
         hook.open.set()
         await desk.settled()
-        assert not desk.hub.waiting_bytes
+        assert not desk.sessions.waiting_bytes
 
     with_hook(script, limits={"msgs_per_s": 0.001, "msgs_burst": 3})
 
@@ -475,7 +476,7 @@ def test_each_event_is_asked_for_by_its_own_topic_and_all_stay_in_order():
         assert web.topics == ["news.a", "news.b", "news.a"]
         asked = [topic for _user, kind, topic in hook.asked if kind == "subscribe"]
         assert {*asked} == {b"news.", b"news.a", b"news.private.x", b"news.b"}
-        assert not desk.hub.waiting_bytes
+        assert not desk.sessions.waiting_bytes
 
     with_hook(script, "news.private")
 
@@ -506,7 +507,7 @@ def test_of_events_that_nobody_answers_for_the_client_is_told():
         await web.rpc("event.subscribe", {"topic": "news."})
         await published(desk, "news.a", "news.b")
         await until(lambda: web.told("gap"))
-        last = desk.hub.history.last
+        last = desk.delivery.history.last
         await until(lambda: web.told("gap")[-1]["to"] == last)
         assert sum(each["lost"] for each in web.told("gap")) == 2
         assert web.topics == []
@@ -521,7 +522,7 @@ def test_more_events_than_may_wait_end_the_connection():
         hook.open.clear()
         await published(desk, *["news.a"] * 100)
         await until(lambda: web.code == BUSY)
-        assert not desk.hub.waiting_bytes
+        assert not desk.sessions.waiting_bytes
         hook.open.set()
 
     with_hook(script, limits={"outbox_bytes": 1024})
@@ -534,7 +535,7 @@ def test_nothing_waits_for_a_client_whose_link_has_taken_no_more():
         web.near.send = lambda _message: web.session.close(SLOW, "too slow")
         web.session.send_run(Run([wire.event("news.a"), wire.event("news.b")]))
         assert web.code == SLOW
-        assert not desk.hub.waiting_bytes
+        assert not desk.sessions.waiting_bytes
 
     with_hook(script)
 
@@ -542,7 +543,10 @@ def test_nothing_waits_for_a_client_whose_link_has_taken_no_more():
 def test_what_was_missed_is_asked_for_by_topic_before_the_client_is_live():
     async def script(desk, hook):
         old = desk.client()
-        token, where = old.session.welcome()["resume"], (desk.hub.history.epoch, desk.hub.history.last)
+        token, where = (
+            old.session.welcome()["resume"],
+            (desk.delivery.history.epoch, desk.delivery.history.last),
+        )
         old.leave()
         await published(desk, "news.a", "news.private.x", "news.b")
         web = desk.client()

@@ -1,0 +1,172 @@
+"""What one gateway process carries between its sessions and the upstream.
+
+::
+
+    clients -> Session (sessions/) -> Upstream.send
+    Delivery.answered   <- a response: the session whose route stack it carries
+    Delivery.requested  <- a request: the session that serves its name
+    Delivery.published  <- events: the fan-out, in runs
+
+``Upstream`` calls all of it (``upstream.trunk.UpstreamReceiver``), and nothing here may wait.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from broker.identity import Role
+from gateway.events.fanout import Fanout
+from gateway.events.history import History
+from gateway.events.latest import Latest
+from gateway.sessions.any_rank_retry import AnyRankRetry
+from gateway.sessions.deadlines import Deadlines
+from gateway.sessions.event_traces import EventTraces
+from gateway.sessions.pressure import Pressure
+from gateway.sessions.registrations import Registrations
+from gateway.sessions.resume import Replays
+from gateway.upstream.upstream import UNREACHABLE
+
+if TYPE_CHECKING:
+    from broker.wire.message import Message
+    from gateway.sessions.session import Session
+    from gateway.sessions.sessions import Sessions
+    from gateway.upstream.upstream import Upstream
+
+_TOLD: Final = int(Role.OWNER | Role.ADMIN)
+"""Roles that are told why the broker is away."""
+NOT_THERE: Final = errno.ENOSYS.to_bytes(4, "big")
+"""The errnum of a response, as it stands in its header."""
+
+
+class Delivery:
+    """The messages and events of one process.
+
+    Args:
+        sessions: to and from whom. upstream: where they send; it is to be started with this.
+
+    Attributes:
+        fanout: who gets which event. history: the newest events, for clients that come back.
+        latest: the newest event of each topic that is kept; None: none is.
+        registrations: who serves which name. deadlines: what sessions wait for. replays: turns of those who come back.
+        pressure: who is not read. event_traces: for owners who look on.
+        any_rank_retry: sends requests again whose service is at another rank; None: such requests fail with ENOSYS.
+    """
+
+    def __init__(self, sessions: Sessions, upstream: Upstream) -> None:
+        kept = sessions.settings.gateway
+        self.sessions = sessions
+        self.upstream = upstream
+        self.fanout = Fanout(sessions.settings.limits.subscriptions)
+        self.history = History(kept.history_msgs, kept.history_bytes)
+        self.latest = Latest(kept.latest, kept.latest_msgs, kept.latest_bytes) if kept.latest else None
+        self.pressure = Pressure()
+        self.registrations = Registrations(sessions, upstream, self.pressure)
+        self.deadlines = Deadlines(sessions)
+        self.replays = Replays(sessions)
+        self.event_traces = EventTraces(sessions, upstream, self.fanout)
+        self.any_rank_retry = AnyRankRetry(sessions, upstream) if kept.anywhere else None
+        self._by_route = sessions.by_route
+
+    def forget(self, session: Session) -> None:
+        """For Session: it is gone."""
+        self.pressure.forget(session)
+        self.fanout.forget(session)
+        self.deadlines.forget(session)
+        if self.any_rank_retry is not None:
+            self.any_rank_retry.forget(session.front)
+
+    def stop(self) -> None:
+        """Wait for nothing any more; sessions are for ``Sessions`` to end."""
+        self.deadlines.stop()
+        self.replays.stop()
+
+    # -- from the upstream ---------------------------------------------------------------------
+
+    def answered(self, message: Message) -> None:
+        """A response whose top route is a session's hop; one for nobody is dropped and counted."""
+        session = self._by_route.get(message.front)
+        if session is None:
+            if message.front == self.registrations.front:
+                self.registrations.answered(message)
+            else:
+                self.sessions.counters.late += 1
+            return
+        retry = self.any_rank_retry
+        # no look into the requests that are kept where none is, and the service was there
+        if (
+            retry is None
+            or not (retry.held or message.head[13:] == NOT_THERE)
+            or not retry.answered(session, message)
+        ):
+            session.answered(message)
+
+    def requested(self, message: Message) -> bool:
+        """See ``UpstreamReceiver``."""
+        return self.registrations.requested(message)
+
+    def published(self, messages: list[Message]) -> None:
+        """See ``UpstreamReceiver``."""
+        if self.latest is not None:
+            self.latest.update(messages)
+        if self.event_traces.watchers:
+            self.event_traces.publish(messages)
+        else:
+            self.fanout.publish(messages)
+        if self.deadlines.resumptions:
+            self.deadlines.arrived(messages)
+
+    def fail_calls(self, front: bytes) -> None:
+        """See ``UpstreamReceiver``: they are answered."""
+        if self.any_rank_retry is not None:
+            self.any_rank_retry.forget(front)
+        session = self._by_route.get(front)
+        if session is not None:
+            session.fail_calls("upstream lost: the link that carried this call has ended")
+
+    def upstream_lost(self, reason: str) -> None:
+        """The upstream is gone: every open call is answered, every client is told."""
+        if self.any_rank_retry is not None:
+            self.any_rank_retry.clear()
+        self.registrations.lost(UNREACHABLE)
+        self.sessions.each(lambda session: session.upstream_lost(UNREACHABLE))
+        self._tell_upstream(lost=None)
+        self.pressure.release_all()
+        self.pressure.set_shut(False)
+
+    def upstream_joined(self, epoch_changed: bool, missed: int | None) -> None:
+        """See ``UpstreamReceiver``: clients are told, what waited for it goes on."""
+        owner = self.upstream.owner
+        if owner is not None and self.sessions.identity.set_owner(owner):
+            self.sessions.each(lambda session: session.judge_again())  # it is no web user's who is no owner
+        self.sessions.counters.missed += 0 if epoch_changed else missed or 0
+        if self.latest is not None and (epoch_changed or missed != 0):
+            self.latest.clear()  # the newest event of a topic may be among the missed: an older one would be wrong
+        self._tell_upstream(lost=None if epoch_changed else missed)
+        self.deadlines.joined()
+
+    def upstream_choked(self, choked: bool) -> None:
+        """See ``UpstreamReceiver``: sessions are held as they send, and released together."""
+        if not choked:
+            self.pressure.release_all()
+
+    def upstream_shut(self, shut: bool) -> None:
+        """See ``UpstreamReceiver``: who publishes much is held."""
+        self.pressure.set_shut(shut)
+
+    def reregister(self) -> None:
+        """See ``UpstreamReceiver``."""
+        self.registrations.restore()
+
+    def _tell_upstream(self, lost: int | None) -> None:
+        up = self.upstream
+        said = {
+            "type": "upstream",
+            "joined": up.joined,
+            "epoch": up.epoch or None,
+            "reason": up.reason,
+            "lost": lost,
+        }
+        others = said | {"reason": "the broker is away"} if up.reason else said
+        for session in list(self.sessions.by_id.values()):
+            session.tell(said if int(session.roles) & _TOLD else others)
