@@ -34,9 +34,8 @@ from broker.node.link_options import (
     router_limits,
 )
 from broker.node.metrics import Metrics
-from broker.node.overlay.config import Hooks
 from broker.node.overlay.liveness import Keepalives
-from broker.node.overlay.overlay import Overlay
+from broker.node.overlay.overlay import Hooks, Overlay
 from broker.node.probes import Probes
 from broker.node.rundir import make_rundir
 from broker.routing.topology import Topology, parse

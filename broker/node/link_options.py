@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.identity import PeerInfo
 from broker.node.attributes import hostname
 from broker.node.curve_keys import CurveKeys
-from broker.node.overlay.config import OverlayConfig
+from broker.node.overlay.overlay import OverlayConfig
 from broker.routing.topology import NO_PARENT, Topology
 from broker.routing.users import UserLimits
 from broker.schemes import Capabilities, capabilities_of

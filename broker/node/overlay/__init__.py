@@ -1,7 +1,6 @@
 """The tree: brokers joined by the overlay protocol of deployed flux-core, so that either may stand above the other.
 
-``overlay``   the facade: listen for children, join the parent, views, leave
-``config``    settings: where to listen and dial, names, versions, times; callbacks
+``overlay``   the facade: settings and callbacks, listen for children, join the parent, views, leave
 ``hello``     the first message of a child and its answer                      (pure)
 ``control``   the three messages that only direct neighbours exchange, and the status that they carry (pure)
 ``children``  the parent's side: greeting, hello, goodbye, control, loss

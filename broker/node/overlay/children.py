@@ -19,19 +19,21 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, ProtocolError
 from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
-from broker.node.overlay.config import Objection, OverlayConfig
 from broker.node.overlay.control import Status, Timed, read
 from broker.node.overlay.liveness import KeepaliveTimer, TorpidTimer, lost_after_s
 from broker.routing.port import CHILD, Port
 from broker.transport.link import Link
 from broker.wire.message import Message, response
+
+if TYPE_CHECKING:
+    from broker.node.overlay.overlay import Objection, OverlayConfig
 
 log = logging.getLogger("headgate")
 

@@ -1,4 +1,4 @@
-"""The facade of the tree: listen for children, join the parent, tell how they are, leave."""
+"""The facade of the tree: its settings and callbacks; listen for children, join the parent, tell their state, leave."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 from broker.awake import StallMeter
 from broker.errors import LinkError, LinkRefused
@@ -16,16 +16,84 @@ from broker.identity import PeerInfo, Role
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.children import Child, Children
-from broker.node.overlay.config import Hooks, Objection, OverlayConfig
 from broker.node.overlay.control import Timed, combine
-from broker.node.overlay.liveness import SYNC_MAX_S
+from broker.node.overlay.liveness import LOST_S, SYNC_MAX_S
 from broker.node.overlay.parent import Parent
 from broker.routing.port import CHILD, CLIENT, PARENT, Port
 from broker.transport import registry
-from broker.transport.link import Listener
+from broker.transport.link import Listener, Options
 from broker.wire.message import HANDLED, MARK, MARKED, OPEN, SHUT, Message
 from broker.wire.message import control as control_message
 from broker.wire.parts import encode_part
+
+
+@dataclass(slots=True)
+class OverlayConfig:
+    """Settings of one broker's place in the tree; ranks and shape come from the broker's own topology.
+
+    Attributes:
+        listen_uri: where children connect (``tcp://``, ``ipc://``, ``inproc://``); None at a leaf.
+        parent_uri: where the parent listens; None at rank 0.
+        listen: options of the listener: flusher and budget of the broker; ``extra`` has ``curve`` and ``keys``.
+        dial: the same for the parent; ``extra`` has ``curve``. ``identity``, ``batch`` and ``admit`` are filled in
+            by the overlay.
+        version: flux-core version we claim; peers whose first two numbers differ are refused (and refuse us).
+        hostname: ours, as hello tells it; "" tells none.
+        hostnames: rank -> hostname, where the hosts table names them; a hello that says otherwise is refused.
+        on_parent_loss: ``rejoin`` as a new incarnation, or ``exit`` for a supervisor.
+        batch: offer many messages in one to Headgate peers.
+        torpid_min_s: silence after which a neighbour is sent a heartbeat. torpid_max_s: silence after which a parent
+            calls a child torpid; 0 never. lost_s: silence after which a Headgate neighbour is lost, at least (see
+            ``liveness``).
+        hello_timeout_s: how long an answer to hello may take before the parent is dialled anew; 0 has no limit.
+        backoff_s, backoff_max_s: first and longest wait between attempts to join, each drawn from 0 to it.
+        goodbye_timeout_s: how long leaving waits for the parent's answer.
+    """
+
+    listen_uri: str | None = None
+    parent_uri: str | None = None
+    listen: Options = field(default_factory=Options)
+    dial: Options = field(default_factory=Options)
+    version: str = "0.88.0"
+    hostname: str = ""
+    hostnames: Mapping[int, str] = field(default_factory=dict)
+    on_parent_loss: Literal["rejoin", "exit"] = "rejoin"
+    batch: bool = True
+    torpid_min_s: float = 5.0
+    torpid_max_s: float = 30.0
+    lost_s: float = LOST_S
+    hello_timeout_s: float = 30.0
+    backoff_s: float = 0.1
+    backoff_max_s: float = 10.0
+    goodbye_timeout_s: float = 2.0
+
+
+Objection = Callable[[PeerInfo, int | None], str]
+"""(peer, rank it is known as, None before hello) -> why a link to it has to end; "" when it may stay."""
+
+
+def _nothing(*_what: object) -> None:
+    """Nobody asked to be told."""
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Callbacks of the owner of an overlay; all run on the event loop and must not block."""
+
+    joined: Callable[[], object] = _nothing
+    """The parent answered hello, at start and after each rejoin: announce local state upward. Children that said
+    hello meanwhile are answered after this."""
+    parent_lost: Callable[[str], object] = _nothing
+    """The parent is lost and why; open calls through it are answered, children are told to leave."""
+    must_exit: Callable[[str], object] = _nothing
+    """The parent is lost and the setting says exit, or it refused us for good: leave, with this reason."""
+    child_changed: Callable[[int, str, bool], object] = _nothing
+    """(rank, status, torpid) of a child that changed (``overlay.monitor``)."""
+    status_changed: Callable[[str], object] = _nothing
+    """The status of this broker's subtree changed (``overlay.health`` streams)."""
+    refused: Callable[[PeerInfo, int, str], object] = _nothing
+    """(peer, errno, reason): somebody wanted to join and may not."""
+
 
 log = logging.getLogger("headgate")
 

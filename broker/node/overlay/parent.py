@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.backoff import Backoff
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused, ProtocolError
@@ -20,13 +20,15 @@ from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
-from broker.node.overlay.config import Objection, OverlayConfig
 from broker.node.overlay.liveness import KeepaliveTimer, SilenceTimer, lost_after_s
 from broker.routing.port import PARENT, Port
 from broker.secret import masked, masked_in
 from broker.transport import registry
 from broker.transport.link import Link
 from broker.wire.message import CONTROL, UPSTREAM, Message
+
+if TYPE_CHECKING:
+    from broker.node.overlay.overlay import Objection, OverlayConfig
 
 log = logging.getLogger("headgate")
 

@@ -12,8 +12,7 @@ from importlib import import_module
 from broker.identity import Credentials, PeerInfo, PeerKey, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
-from broker.node.overlay.config import Hooks, OverlayConfig
-from broker.node.overlay.overlay import Overlay
+from broker.node.overlay.overlay import Hooks, Overlay, OverlayConfig
 from broker.routing.port import CLIENT, Port
 from broker.routing.topology import Topology
 from broker.transport import curve, inproc
