@@ -69,7 +69,7 @@ def test_all_of_it_agrees(how, state):
     assert told_of(events[-1])["status"] == words.get(state, state.upper())
     accounting = Accounting(bench.journal)
     for event in events:
-        accounting.happened(event)
+        accounting.count(event)
     (used,) = accounting.usage()
     counted = (used.jobs, used.failed, used.expired, used.cancelled)
     assert counted == (1, *(int(state == each) for each in ("failed", "expired", "cancelled")))
