@@ -72,6 +72,17 @@ STATUS: Final[dict[int, int]] = {
 }
 """Error number of a response -> status; every other one is 502: the service behind us failed."""
 
+ERRNUM: Final[dict[int, int]] = {
+    401: errno.EPERM,
+    403: errno.EPERM,
+    408: errno.ETIMEDOUT,
+    413: errno.EMSGSIZE,
+    429: errno.EAGAIN,
+    503: errno.EAGAIN,
+    504: errno.ETIMEDOUT,
+}
+"""Status -> error number of an answer that names none; for every other one EINVAL."""
+
 WEBSOCKET_VERSION: Final = "13"
 """The one version of WebSockets (RFC 6455, section 4.1)."""
 RETRY_S: Final = 1
@@ -129,20 +140,28 @@ def of_payload(payload: bytes | None) -> web.Response:
 
 
 class Refusal(Exception):
-    """A request that ends with an error; ``answer`` makes the HTTP response of it."""
+    """A request that ends with an error; ``answer`` makes the HTTP response of it.
+
+    Args:
+        status: of the answer.
+        text: why, for the client.
+        errnum: for clients that know Flux; None: as `ERRNUM` says.
+        topic: what was asked for; "" where that is not known.
+        retry_s: seconds after which the client may come again; None: as `RETRY_S` says, where it may at all.
+    """
 
     def __init__(
         self,
         status: int,
         text: str,
-        errnum: int = errno.EINVAL,
+        errnum: int | None = None,
         *,
         topic: str = "",
         retry_s: float | None = None,
     ) -> None:
         super().__init__(text)
         self.status = status
-        self.errnum = errnum
+        self.errnum = ERRNUM.get(status, errno.EINVAL) if errnum is None else errnum
         self.text = text
         self.topic = topic
         self.retry_s = retry_s

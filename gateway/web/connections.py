@@ -101,7 +101,7 @@ class Connection(web.RequestHandler):
         users = self._admission.users
         if not self._slot.move(users, user):
             text = f"{users.of(user)} HTTP connections of {user} are at work (limits.connections_per_user)"
-            raise Refusal(429, text, errno.EAGAIN)
+            raise Refusal(429, text)
 
     def keep(self, exchange: ExchangeLink) -> None:
         """Have further calls made in this session, which ends with the connection; if that is still there."""

@@ -6,7 +6,6 @@ need not be refused to find out.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -48,7 +47,7 @@ def asked(name: str, *more: str) -> Callable[[web.Request], Awaitable[web.Respon
         take_rate(request)
         if not _allowed(request):
             roles = " or ".join(front.settings.history.roles)
-            raise Refusal(403, f"reading the history needs the role {roles}", errno.EPERM)
+            raise Refusal(403, f"reading the history needs the role {roles}")
         question = Question(
             name,
             _moment(request, "since"),

@@ -8,7 +8,6 @@ certificate ends.
 
 from __future__ import annotations
 
-import errno
 import resource
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -241,7 +240,7 @@ async def metrics(request: web.Request) -> web.Response:
     roles = Role.OWNER if caller is None else caller.principal.roles
     if not roles & (Role.OWNER | Role.ADMIN) and not front.sessions.access.allows(roles, "call", METRICS):
         text = f"reading the metrics needs the role owner or admin, or a rule for calling {METRICS}"
-        raise Refusal(403, text, errno.EPERM)
+        raise Refusal(403, text)
     return await open_metrics(request)
 
 

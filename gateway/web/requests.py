@@ -141,16 +141,16 @@ async def payload_of(
 async def _read(request: web.Request, max_bytes: int, setting: str) -> bytes:
     too_large = f"the body is larger than {max_bytes} bytes ({setting})"
     if (request.content_length or 0) > max_bytes:
-        raise Refusal(413, too_large, errno.EMSGSIZE)
+        raise Refusal(413, too_large)
     found = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.content.iter_any():
                 found += chunk
                 if len(found) > max_bytes:  # chunked bodies do not say their length before
-                    raise Refusal(413, too_large, errno.EMSGSIZE)
+                    raise Refusal(413, too_large)
     except TimeoutError:
-        raise Refusal(408, f"the body took longer than {BODY_S:g} s", errno.ETIMEDOUT) from None
+        raise Refusal(408, f"the body took longer than {BODY_S:g} s") from None
     except (web.RequestPayloadError, ValueError) as error:
         raise Refusal(400, f"the body cannot be read: {error}", errno.EPROTO) from None
     return bytes(found)

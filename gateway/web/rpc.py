@@ -232,7 +232,7 @@ def take_rate(request: web.Request, topic: str = "", *, calls: int = 1) -> None:
     wait_s = bucket.take(now)
     if wait_s > 0:
         text = f"more than {rate:g} calls a second (limits.msgs_per_s)"
-        raise Refusal(429, text, errno.EAGAIN, topic=topic, retry_s=wait_s)
+        raise Refusal(429, text, topic=topic, retry_s=wait_s)
     if calls > 1:
         bucket.charge(calls - 1)
 
@@ -338,7 +338,7 @@ async def _answer_to(link: ExchangeLink, message: Message, timeout_s: float | No
 
 
 def _late(message: Message, timeout_s: float | None) -> Refusal:
-    return Refusal(504, f"no answer within {timeout_s:g} s", errno.ETIMEDOUT, topic=message.topic or "")
+    return Refusal(504, f"no answer within {timeout_s:g} s", topic=message.topic or "")
 
 
 def _checked(link: ExchangeLink, first: Message | None) -> Message:

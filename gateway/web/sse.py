@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -206,7 +205,7 @@ def _charge_replay(front: AppContext, principal: Principal) -> None:
     if wait_s:
         rate = front.settings.limits.replay_msgs_per_s
         text = f"more than {rate:g} events a second replayed (limits.replay_msgs_per_s)"
-        raise Refusal(429, text, errno.EAGAIN, retry_s=wait_s)
+        raise Refusal(429, text, retry_s=wait_s)
 
 
 async def _subscribe(link: StreamLink, prefixes: list[str]) -> None:

@@ -64,6 +64,7 @@ async def test_what_may_not_become_a_websocket_is_told_over_http(house, head, st
         assert "sec-websocket-version: 13" in lines
     if status == 401:
         assert "www-authenticate: bearer" in lines
+    assert msgspec.json.decode(body)["name"] == ("EPERM" if status == 401 else "EINVAL")
     assert not house.sessions.opened
     assert not house.endpoint.preauth
 
@@ -164,8 +165,8 @@ async def test_no_more_sessions_than_connections(open_house):
     house = await open_house(connections=2)
     await house.connect()
     await house.connect()
-    status, head, _ = await answer(house, request_head())
-    assert status == 503
+    status, head, body = await answer(house, request_head())
+    assert (status, msgspec.json.decode(body)["name"]) == (503, "EAGAIN"), "as over HTTP"
     assert "retry-after" in head
 
 
