@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 LOG: Final = "_delta_log"
+PARTITION: Final = "dt"
+"""UTC date of the row's time; names the directory of a file (``dt=2026-01-31``)."""
 PATIENCE: Final = {"connect_timeout": "5s", "timeout": "20s", "max_retries": "10", "retry_timeout": "60s"}
 """How long ``deltalake`` waits for a store that does not answer, each time and in all."""
 LOOKED: Final = 100
@@ -38,6 +41,24 @@ class TableError(HeadgateError):
     """A table cannot be read; the text says which file it is, or what the store said."""
 
     fault = "operator"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a table.
+
+    Attributes:
+        path: within the place of the table.
+        stats: as Delta's log has them.
+        written_ms: when it came into the table, ms since 1970; 0: not known yet.
+    """
+
+    path: str
+    date: str
+    rows: int
+    size: int
+    stats: str = ""
+    written_ms: int = 0
 
 
 def place_of(given: str | os.PathLike[str]) -> str:
@@ -129,6 +150,21 @@ def opened(place: str) -> DeltaTable | None:
     if not is_url(place) and (empty := _empty(place, version)):
         raise TableError(f"{empty}: a commit that is lost: the file is empty; {_remedy(place)}")
     return found
+
+
+def files_of(table: DeltaTable) -> list[File]:
+    """The files of a table, by date and name."""
+    import pyarrow as pa
+
+    rows = pa.table(table.get_add_actions(flatten=True))
+    if not rows.num_rows:
+        return []
+    columns = ("path", f"partition.{PARTITION}", "num_records", "size_bytes", "modification_time")
+    fields = zip(*(rows[name].to_pylist() for name in columns), strict=True)
+    files = (
+        File(path, str(date), count, size, written_ms=written) for path, date, count, size, written in fields
+    )
+    return sorted(files, key=lambda each: (each.date, each.path))
 
 
 def _commit(place: str, version: int) -> str:

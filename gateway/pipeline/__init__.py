@@ -1,22 +1,19 @@
-"""What the journal holds, as Delta tables: by Spark: its SQL makes them, its tasks read the journal.
+"""What the journal holds, as Delta tables, by Spark: its SQL makes them, its tasks read the journal.
 
 The only place that imports pyspark, and nothing here does before Spark is asked for.
 
-
-``columns``    what a table is: columns, types, a version; as Arrow, as Spark DDL. Needs nothing but Python
-``schema``     every table
-``lake``       a table of Delta Lake: snapshots, commits; ``warehouse`` all of them, who feeds them, how far jobs are
-``runs``       the table of runs: what each job read, wrote and lost
+``schema``     every table: columns, types, a version; as Arrow, as Spark DDL. Needs nothing but Python
+``lake``       a table of Delta Lake: snapshots, rows -> files, commits
+``warehouse``  all of them, who feeds them, how far jobs are, what each run read, wrote and lost
 ``session``    a Spark session set up for our sources; what is missing is said in words; ``archive`` keeps its classes
 ``arrow``      decoded columns -> Arrow batches of the schema
 ``source``     the Spark data source ``headgate``: batch and stream
-``bronze``     segments -> ``messages``, by Spark's tasks: its one writer; ``ingest`` calls it for what is new
+``bronze``     segments -> ``messages``, by Spark's tasks: its one writer, of what is new in a journal and of a stream
 ``stream``     the journal as it grows -> bronze, exactly once, by the same
 ``compact``    many small files -> few large ones
-``spans``      which bytes of which segments a task reads; ``offsets`` how far the journal may be read, and was
-``parts``      rows -> a file for each date
+``spans``      how far the journal may be read, and was; which bytes of which segments a task reads
 ``errors``     what goes wrong, in words
-``describe``, ``verify``   what a warehouse holds; whether it holds all that the journal does
+``verify``     whether a warehouse holds all that the journal does
 ``tables/``, ``gold``      bronze -> gold, in SQL (``tables/*.sql``), by whole dates or step by step behind a stream
 ``report``     the dashboard's history of a warehouse as one page, with its data inside
 

@@ -1,4 +1,4 @@
-"""Segments -> bronze: the one writer of ``messages``, for ``ingest`` and for the stream.
+"""Segments -> bronze: the one writer of ``messages``, for what is new in a journal (``ingest``) and for the stream.
 
 Spark gets a DataFrame of spans, which say what bytes of which segments are to be read, about as many in each partition.
 A task decodes its spans, writes Parquet itself, a file for each date, and gives back what Delta's log must know of it:
@@ -7,23 +7,27 @@ records never become rows of the JVM. Then one commit takes in all files, and wi
 What a task says of the journal counts when the driver says so, too: a segment that one of them sees and the other does
 not is an error whatever may be skipped; only what neither finds was deleted. Damage comes back as a word, not as a
 failure of the task, which Spark would try again: then the files of all tasks are deleted.
+
+To ``ingest`` again reads what was written since. A job that is killed leaves nothing that counts; rows stay when
+retention has deleted their segment.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from broker.journal.reading.segments import Damaged, size_of
-from gateway.pipeline import offsets, parts, runs, schema, spans
-from gateway.pipeline.errors import Busy, Lost, PipelineError
-from gateway.pipeline.lake import File
-from gateway.pipeline.offsets import Offset
-from gateway.pipeline.spans import Loss, Span, Unseen
-from gateway.pipeline.warehouse import Warehouse
+from gateway import delta
+from gateway.delta import File
+from gateway.pipeline import lake, schema, spans
+from gateway.pipeline.errors import Busy, Conflict, Lost, PipelineError
+from gateway.pipeline.spans import Loss, Offset, Span, Unseen
+from gateway.pipeline.warehouse import INGEST, NAMED_LOSSES, Run, Warehouse, until_it_passes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +110,7 @@ def write(given: Iterable[Span], how: How) -> Written:
                 done.unseen.append((span, f"{socket.gethostname()}: {error.why}"))
 
     try:
-        done.files = parts.write(how.place, schema.MESSAGES, rows(), extra=extra)
+        done.files = lake.write(how.place, schema.MESSAGES, rows(), extra=extra)
     except (Damaged, Lost) as error:
         done.damage = str(error)
     return done
@@ -170,7 +174,7 @@ def judge(written: Written, how: How) -> None:
                 raise Lost(f"{span.name}: {there} bytes, blocks up to {span.end} expected: it was cut")
             raise PipelineError(f"this worker does not see the journal: {span.path}, {why}")
     except PipelineError:
-        parts.discard(how.place, [each.path for each in written.files])
+        lake.discard(how.place, [each.path for each in written.files])
         raise
 
 
@@ -178,7 +182,7 @@ def drop(warehouse: Warehouse, written: Written) -> None:
     """Delete files that are not committed. A commit that failed may have passed: a store's answer was lost."""
     bronze = warehouse.at(schema.MESSAGES.name)
     named = {each.path for each in bronze.files()}
-    parts.discard(bronze.place, [each.path for each in written.files if each.path not in named])
+    lake.discard(bronze.place, [each.path for each in written.files if each.path not in named])
 
 
 def commit(
@@ -195,16 +199,109 @@ def commit(
         Conflict: something else was added at the same time.
     """
     bronze = warehouse.at(schema.MESSAGES.name)
-    at = offsets.committed(bronze.done, until)
-    if until and all(offsets.place(at, writer) == offsets.place(until, writer) for writer in until):
+    at = spans.committed(bronze.done, until)
+    if until and all(spans.reached(at, writer) == spans.reached(until, writer) for writer in until):
         return  # by us, though a store did not tell so, or by another
     for writer in until:
-        here, begun = (offsets.place(each, writer) for each in (at, since))
+        here, begun = (spans.reached(each, writer) for each in (at, since))
         if here != begun:
             drop(warehouse, written)
             raise Busy(
                 f"{warehouse}: has {writer} up to {here}, and this begins at {begun}: another job read on; begin "
                 "again from where bronze is, a stream with a new checkpoint"
             )
-    losses = [vars(loss) for loss in written.losses[: runs.NAMED_LOSSES]]
-    warehouse.add_bronze(bronze, written.files, {**offsets.as_numbers(until), **(done or {})}, losses)
+    losses = [vars(loss) for loss in written.losses[:NAMED_LOSSES]]
+    warehouse.add_bronze(bronze, written.files, {**spans.as_numbers(until), **(done or {})}, losses)
+
+
+# ---------------------------------------------------------------- what is new in a journal
+
+
+@dataclass
+class Pending:
+    """What of a journal is not in bronze yet."""
+
+    since: Offset
+    until: Offset
+    spans: list[Span]
+
+
+def pending(journal: str | os.PathLike[str], warehouse: Warehouse) -> Pending:
+    """What of the segments is not in bronze yet.
+
+    Raises:
+        ConfigError: no such journal.
+        PipelineError: a segment is of a newer version.
+    """
+    place = delta.place_of(journal)
+    since = spans.committed(warehouse.at(schema.MESSAGES.name).done, spans.by_writer(place))
+    latest = spans.latest(place, since)
+    until = {
+        each: at for each, at in latest.items() if spans.reached(latest, each) != spans.reached(since, each)
+    }
+    return Pending(since, until, spans.plan(place, since, until))
+
+
+def ingest(
+    spark: SparkSession,
+    journal: str | os.PathLike[str],
+    warehouse: Warehouse,
+    *,
+    payload: bool = False,
+    skip: bool = False,
+) -> Run:
+    """Bring bronze up to the journal in tasks of Spark: ``bring`` with the session that does it."""
+
+    def written(wanted: list[Span], how: How) -> Written:
+        packs = spans.packed(wanted, TASKS_A_CORE * spark.sparkContext.defaultParallelism)
+        return by_spark(frame(spark, packs), how) if packs else Written()
+
+    return bring(written, journal, warehouse, payload=payload, skip=skip)
+
+
+def bring(
+    write: Callable[[list[Span], How], Written],
+    journal: str | os.PathLike[str],
+    warehouse: Warehouse,
+    *,
+    payload: bool = False,
+    skip: bool = False,
+) -> Run:
+    """Bring bronze up to the journal; adds one row to ``_runs``.
+
+    Args:
+        write: makes files of spans.
+        journal: its directory, seen by all workers, as the warehouse is.
+        warehouse: where to.
+        payload: keep payloads of what is read now.
+        skip: step over damage and deleted segments, counted and named, instead of raising.
+
+    Raises:
+        Busy: a stream feeds this warehouse.
+        PipelineError: damage or a deleted segment (unless ``skip``), a segment of a newer version, or a worker does not
+            see the journal.
+    """
+    warehouse.ready()
+    warehouse.claim(INGEST)
+    how = How(warehouse.table(schema.MESSAGES.name), payload, skip)
+    if payload:
+        warehouse.keep_payloads()
+
+    def once() -> Run:
+        run = Run(INGEST, INGEST)
+        wanted = pending(journal, warehouse)
+        for span in wanted.spans:
+            span.refuse(skip=skip)
+        if wanted.until:
+            written = write(wanted.spans, how)
+            judge(written, how)
+            try:
+                commit(warehouse, written, wanted.since, wanted.until)
+            except (Busy, Conflict) as error:  # another ingest was faster
+                drop(warehouse, written)
+                raise Conflict(str(error)) from None
+            run.rows_in = run.rows_out = written.rows
+            run.losses, run.offsets = written.losses, dict(wanted.until)
+        return run
+
+    return warehouse.record(until_it_passes(once))

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from broker.journal.stores import is_url
 from gateway import delta
-from gateway.pipeline import parts, schema
-from gateway.pipeline.columns import PARTITION
-from gateway.pipeline.lake import File, Snapshot
+from gateway.delta import PARTITION, File
+from gateway.pipeline import lake, schema
+from gateway.pipeline.lake import Snapshot
 from gateway.pipeline.warehouse import Warehouse, until_it_passes
 
 FILE_BYTES: Final = 128 << 20
@@ -96,7 +96,7 @@ def _groups(files: Iterable[File], file_bytes: int) -> list[list[File]]:
     groups: list[list[File]] = [[]]
     size = rows = 0
     for file in files:
-        if file.size >= file_bytes or file.rows >= FILE_ROWS or file.so_far:
+        if file.size >= file_bytes or file.rows >= FILE_ROWS or lake.is_so_far(file):
             continue
         if size + file.size > file_bytes or rows + file.rows > FILE_ROWS:
             groups.append([])
@@ -120,7 +120,7 @@ def _one(at: Snapshot, date: str, file_bytes: int) -> list[Compacted]:
         rows = at.scan(columns, group)
         if order := [(name, "ascending") for name in _ORDER.get(at.known.name, ())]:
             rows = rows.sort_by(order)
-        fresh += parts.write(
+        fresh += lake.write(
             at.place, at.known, rows.combine_chunks().to_batches(), stem="compact", extra=extra
         )
     at.commit(fresh, removed=gone, same=True)

@@ -38,21 +38,21 @@ from typing import TYPE_CHECKING, Final, Self
 
 from broker.journal.stores import is_url
 from gateway import delta
-from gateway.pipeline import parts, runs
-from gateway.pipeline.columns import PARTITION
+from gateway.delta import PARTITION, File
+from gateway.pipeline import lake
 from gateway.pipeline.errors import Conflict, PipelineError
-from gateway.pipeline.lake import SO_FAR, File, Snapshot, files_in
+from gateway.pipeline.lake import SO_FAR, Snapshot
 from gateway.pipeline.schema import GOLD, MESSAGES, OPEN, table_named
 from gateway.pipeline.session import plain_errors
-from gateway.pipeline.tables.made import NEVER, Tables, open_since, tables_of
-from gateway.pipeline.warehouse import BRONZE, INGEST, STREAM, Warehouse, dates_of, until_it_passes
+from gateway.pipeline.tables.queries import NEVER, Tables, open_since, tables_of
+from gateway.pipeline.warehouse import BRONZE, INGEST, STREAM, Run, Warehouse, dates_of, until_it_passes
 from gateway.pipeline.warehouse import GOLD as MADE
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-OnRun = Callable[[runs.Run], None]
+OnRun = Callable[[Run], None]
 NAMES: Final = tuple(table.name for table in GOLD)
 JOBS: Final = "job_outcomes"
 STEPPED: Final = tuple(name for name in NAMES if name != "order_check")
@@ -86,7 +86,7 @@ def batch(
     dates: Iterable[str] | None = None,
     *,
     tables: Sequence[str] = NAMES,
-) -> runs.Run:
+) -> Run:
     """Make gold for the dates that it does not know yet, and for some more; adds one row to ``_runs``.
 
     Args:
@@ -106,9 +106,9 @@ def batch(
         return until_it_passes(lambda: _batch(spark, warehouse, set(dates or ()), tables))
 
 
-def _batch(spark: SparkSession, warehouse: Warehouse, asked: set[str], tables: Sequence[str]) -> runs.Run:
+def _batch(spark: SparkSession, warehouse: Warehouse, asked: set[str], tables: Sequence[str]) -> Run:
     streamed = warehouse.feed().get("feed") == STREAM
-    run = runs.Run("batch", STREAM if streamed else INGEST)
+    run = Run("batch", STREAM if streamed else INGEST)
     gold = warehouse.gold()
     with _Making(spark, warehouse, tables) as making:
         bronze, on = making.bronze, making.on
@@ -132,13 +132,12 @@ def _batch(spark: SparkSession, warehouse: Warehouse, asked: set[str], tables: S
                 left = making.left_open(since_ns) if behind else warehouse.scan(OPEN.name)
                 making.write_so_far(left, tables)
             for name, table in on.items():
-                gone = [each for each in table.files() if each.date in dates[name] or each.so_far]
+                gone = [each for each in table.files() if each.date in dates[name] or lake.is_so_far(each)]
                 run.rows_out += making.commit(name, gone, {MADE: whole})
             if behind and everything:
                 _carry(warehouse, left, whole)
     run.offsets = {"dates": wanted}
-    runs.add(warehouse, run.finish(), {MADE: whole} if everything and gold < whole else None)
-    return run
+    return warehouse.record(run, {MADE: whole} if everything and gold < whole else None)
 
 
 def _open_since(bronze: Snapshot) -> int:
@@ -180,7 +179,7 @@ def _planned(
 # ---------------------------------------------------------------- a stream's steps
 
 
-def step(spark: SparkSession, warehouse: Warehouse) -> runs.Run | None:
+def step(spark: SparkSession, warehouse: Warehouse) -> Run | None:
     """Add to gold what came into bronze; None where nothing did.
 
     Raises:
@@ -200,7 +199,7 @@ def step(spark: SparkSession, warehouse: Warehouse) -> runs.Run | None:
         if until <= known:
             return None
         notes = bronze.notes(known, BRONZE, until)
-        run = runs.Run("gold", STREAM, until)
+        run = Run("gold", STREAM, until)
         run.rows_in = sum(note["rows"] for note in notes)
         read = [File(path, "", 0, 0) for note in notes for path in note["files"]]
         if len(notes) < until - known or not bronze.has(read):
@@ -215,8 +214,7 @@ def step(spark: SparkSession, warehouse: Warehouse) -> runs.Run | None:
         for name in due:
             run.rows_out += making.commit(name, making.so_far(name), {MADE: until}, always=False)
         _carry(warehouse, after, until)
-    runs.add(warehouse, run.finish(), {MADE: until})
-    return run
+    return warehouse.record(run, {MADE: until})
 
 
 def tell_open(spark: SparkSession, warehouse: Warehouse) -> None:
@@ -342,7 +340,7 @@ class _Making:
 
     def __exit__(self, *ended: object) -> None:
         for name, files in self.files.items():
-            parts.discard(self._warehouse.table(name), [each.path for each in files])
+            lake.discard(self._warehouse.table(name), [each.path for each in files])
 
     @contextlib.contextmanager
     def tables(
@@ -397,7 +395,7 @@ class _Making:
 
     def so_far(self, name: str) -> list[File]:
         """The files of a table that say what was open."""
-        return [each for each in self.on[name].files() if each.so_far]
+        return [each for each in self.on[name].files() if lake.is_so_far(each)]
 
     def commit(
         self, name: str, gone: Sequence[File], done: Mapping[str, int] | None = None, *, always: bool = True
@@ -431,7 +429,7 @@ def _written(warehouse: Warehouse, name: str, rows: DataFrame | None, stem: str)
             rows.write.partitionBy(PARTITION).parquet(f"{place}/{job}")
         files = []
         with delta.plain_errors(place):
-            for number, each in enumerate(files_in(place, job)):
+            for number, each in enumerate(lake.files_in(place, job)):
                 moved = f"{PARTITION}={each.date}/{job}-{number}.parquet"
                 os.makedirs(f"{place}/{PARTITION}={each.date}", exist_ok=True)
                 os.rename(f"{place}/{each.path}", f"{place}/{moved}")
@@ -447,7 +445,7 @@ def _written_by_tasks(name: str, place: str, rows: DataFrame, stem: str) -> list
 
         known = table_named(name)
         rows = (batch.cast(known.arrow(partition=True)) for batch in batches)
-        files = [json.dumps(vars(each)) for each in parts.write(place, known, rows, stem=stem)]
+        files = [json.dumps(vars(each)) for each in lake.write(place, known, rows, stem=stem)]
         yield pa.RecordBatch.from_arrays([pa.array(files, pa.string())], ["file"])
 
     with plain_errors():

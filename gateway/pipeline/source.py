@@ -41,9 +41,9 @@ from pyspark.sql.streaming.datasource import (
 from broker.errors import ConfigError
 from broker.journal.stores import is_url
 from gateway import delta
-from gateway.pipeline import offsets, schema, spans
+from gateway.pipeline import schema, spans
 from gateway.pipeline.errors import PipelineError
-from gateway.pipeline.spans import Loss, Position, Span
+from gateway.pipeline.spans import Loss, Offset, Position, Span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ def moment_ns(text: str) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
-def _offset(text: str) -> offsets.Offset:
+def _offset(text: str) -> Offset:
     return {writer: Position.of(at)._asdict() for writer, at in json.loads(text).items()}
 
 
@@ -114,7 +114,7 @@ class Options:
     until_ns: int = (1 << 63) - 1
     split_bytes: int = spans.TASK_BYTES
     tasks: int = _TASKS_A_CORE * (os.cpu_count() or 1)
-    starting: offsets.Offset = field(default_factory=dict)
+    starting: Offset = field(default_factory=dict)
     spans: bool = False
     max_bytes: int | None = None
 
@@ -247,9 +247,9 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Offsets: ``{writer: position}`` (``spans``); always the end of a complete block."""
 
-    _target: offsets.Offset | None = None
+    _target: Offset | None = None
 
-    def initialOffset(self) -> offsets.Offset:  # noqa: N802 - Spark calls it so
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark calls it so
         """Nothing read of any writer, unless it is to begin elsewhere."""
         return self.options.starting
 
@@ -257,22 +257,22 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """In bytes."""
         return ReadMaxBytes(self.options.max_bytes) if self.options.max_bytes else ReadAllAvailable()
 
-    def latestOffset(self, start: offsets.Offset, limit: ReadLimit) -> offsets.Offset:  # noqa: N802 - Spark calls it so
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark calls it so
         """As far as complete blocks and the limit go."""
         most = None if isinstance(limit, ReadAllAvailable) else self.options.max_bytes
-        return offsets.latest(self.options.journal, start, most, self._target)
+        return spans.latest(self.options.journal, start, most, self._target)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark calls it so
         """What comes later is for the next run."""
-        self._target = offsets.latest(self.options.journal, {})
+        self._target = spans.latest(self.options.journal, {})
 
-    def partitions(self, start: offsets.Offset, end: offsets.Offset) -> list[Part]:
+    def partitions(self, start: Offset, end: Offset) -> list[Part]:
         """The spans between two offsets; one that cannot be read any more ends the query, unless it is to be skipped.
 
         Raises:
             Lost: a segment was deleted; the text names it.
         """
-        planned = offsets.plan(self.options.journal, start, end)
+        planned = spans.plan(self.options.journal, start, end)
         for span in planned:
             span.refuse(skip=self.options.skip)
         parts = self.options.packed(planned) or [Part(())]

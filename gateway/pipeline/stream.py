@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import delta
-from gateway.pipeline import offsets, runs, schema
+from gateway.pipeline import schema, spans
 from gateway.pipeline.bronze import TASKS_A_CORE, How, by_spark, commit, judge
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.gold import Follow, OnRun
 from gateway.pipeline.session import first_line, plain_errors
 from gateway.pipeline.spans import Loss
-from gateway.pipeline.warehouse import STREAM, Warehouse, until_it_passes
+from gateway.pipeline.warehouse import STREAM, Run, Warehouse, until_it_passes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +76,7 @@ class Stream:
         given |= {
             "spans": "true",
             "tasks": str(TASKS_A_CORE * spark.sparkContext.defaultParallelism),
-            "startingOffsets": json.dumps(offsets.committed(bronze.done, offsets.by_writer(place))),
+            "startingOffsets": json.dumps(spans.committed(bronze.done, spans.by_writer(place))),
         }
         rows = spark.readStream.format("headgate").options(**given).load(place)
         writer = rows.writeStream.foreachBatch(self._batch).trigger(**trigger)
@@ -137,7 +137,7 @@ class Stream:
         if not self._started.wait(_STARTED_S):
             raise PipelineError("the stream did not start in time")
         name = f"{STREAM}:{self.query.id}"
-        run = runs.Run(STREAM, STREAM, number)
+        run = Run(STREAM, STREAM, number)
         bronze = self._warehouse.at(schema.MESSAGES.name)
         if bronze.done(name) < number:
             if self._payload:
@@ -152,7 +152,7 @@ class Stream:
             for note in bronze.notes(number - 1, name, number):
                 run.rows_out, run.losses = note["rows"], [Loss(**loss) for loss in note["losses"]]
         run.rows_in = run.rows_out
-        runs.add(self._warehouse, run.finish(), {name: number})
+        self._warehouse.record(run, {name: number})
         if self._gold is not None:
             self._gold.wake()
         if self._on_run is not None:

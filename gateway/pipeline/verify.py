@@ -16,7 +16,7 @@ from broker.journal.layout import DICTIONARY, HEADER_BYTES, KIND_AT
 from broker.journal.reading.blocks import Block, salvage
 from broker.journal.reading.segments import base_name, listing, named
 from gateway import delta
-from gateway.pipeline import offsets, spans
+from gateway.pipeline import spans
 from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def verify(journal: str | os.PathLike[str], warehouse: Warehouse) -> Report:
     inside = 0
     found = listing(delta.place_of(journal))
     bronze = warehouse.at("messages")
-    read = offsets.committed(bronze.done, {writer for _path, writer, _first in found})
+    read = spans.committed(bronze.done, {writer for _path, writer, _first in found})
     for path, writer, _first in found:
         spans.refuse_newer(path)
         rows = held.get(writer, np.empty(0, np.int64))

@@ -5,7 +5,7 @@ folder in a store, which they all reach.
 How far the jobs are stands in the commits themselves, so that a job that was killed goes on where it was:
 
 * of ``messages``: ``bronze``, the number of its last addition; ``stream:ID``, the last batch of a stream;
-  ``seg:WRITER``, ``pos:WRITER``, ``next:WRITER``, how far a writer was read (``offsets``). What an addition brought
+  ``seg:WRITER``, ``pos:WRITER``, ``next:WRITER``, how far a writer was read (``spans``). What an addition brought
   stands in its notes: ``bronze``, ``files``, ``rows``, ``losses``;
 * of a gold table: ``gold``, the addition to bronze up to which it was made;
 * of ``_runs``: ``gold``, up to where all gold tables were made; ``stream:ID``, the last batch with a row.
@@ -18,8 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -27,9 +31,11 @@ from broker.errors import ConfigError
 from broker.journal.stores import is_url, joined
 from broker.secret import masked
 from gateway import delta
-from gateway.pipeline import lake, parts, schema
+from gateway.delta import File
+from gateway.pipeline import lake, schema
 from gateway.pipeline.errors import Busy, Conflict, PipelineError
-from gateway.pipeline.lake import File, Snapshot
+from gateway.pipeline.lake import Snapshot
+from gateway.pipeline.spans import Loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +51,70 @@ STREAM: Final = "stream"
 INGEST: Final = "ingest"
 TRIES: Final = 5
 """How often a job begins again where others commit at the same time."""
+NAMED_LOSSES: Final = 100
+"""Losses named in one row of ``_runs``; all are counted."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Run:
+    """One run of a job, or one batch of a stream, as it goes on: a row of ``_runs``.
+
+    Attributes:
+        job: ingest, batch, stream, gold, compact.
+        feed: ingest or stream.
+        batch_id: of a stream its batch, of gold the last addition to bronze; of others ms since 1970 at the begin.
+        offsets: how far each writer was read.
+        losses: what could not be read.
+    """
+
+    job: str
+    feed: str = ""
+    batch_id: int = -1
+    rows_in: int = 0
+    rows_out: int = 0
+    offsets: dict[str, Any] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+    started_ns: int = field(default_factory=time.time_ns)
+    finished_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_id < 0:
+            self.batch_id = self.started_ns // 1_000_000
+
+    def finish(self) -> Self:
+        """Date its end: now."""
+        self.finished_ns = max(time.time_ns(), self.started_ns)
+        return self
+
+    @property
+    def lost_records(self) -> int:
+        """Those whose number is known."""
+        return sum(loss.records or 0 for loss in self.losses)
+
+    def row(self) -> dict[str, Any]:
+        """As the table has it."""
+        started, finished = (
+            _EPOCH + timedelta(microseconds=ns // 1000) for ns in (self.started_ns, self.finished_ns)
+        )
+        offsets: dict[str, Any] = {"writers": self.offsets}
+        if self.losses:
+            offsets["losses"] = [json.loads(loss.as_json()) for loss in self.losses[:NAMED_LOSSES]]
+        told = {
+            "started_at": started,
+            "finished_at": finished,
+            "bad_blocks": len(self.losses),
+            "offsets": json.dumps(offsets),
+            "duration_s": (self.finished_ns - self.started_ns) / 1e9,
+            "dt": finished.date(),
+        }
+        return {name: told[name] if name in told else getattr(self, name) for name in schema.RUNS.names}
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        row = self.row()
+        times = {name: row[name].isoformat() for name in ("started_at", "finished_at", "dt")}
+        return row | times | {"offsets": json.loads(row["offsets"]), "by": "Spark"}
 
 
 class Warehouse:
@@ -159,7 +229,7 @@ class Warehouse:
         """
         known = schema.table_named(table)
         rows = rows.combine_chunks().to_reader()
-        return parts.write(self.table(table), known, rows.cast(known.arrow(partition=True)))
+        return lake.write(self.table(table), known, rows.cast(known.arrow(partition=True)))
 
     def add_bronze(
         self,
@@ -182,6 +252,32 @@ class Warehouse:
         paths = [each.path for each in files]
         on.commit(files, done=jobs, notes={**jobs, "files": paths, "rows": rows, "losses": list(losses)})
         return number
+
+    # ---------------------------------------------------------------- what jobs did
+
+    def record(self, run: Run, done: Mapping[str, int] | None = None) -> Run:
+        """Put a run, which ends now, into ``_runs``, once, should ``done`` (a job's name and number) say which.
+
+        Raises:
+            Conflict: the same job did it at the same time.
+        """
+        import pyarrow as pa
+
+        run.finish()
+        at = self.at(schema.RUNS.name)
+        if not done or any(at.done(name) < number for name, number in done.items()):
+            rows = pa.Table.from_pylist([run.row()], schema.RUNS.arrow(partition=True))
+            at.commit(self.write_rows(schema.RUNS.name, rows), done=done)
+        return run
+
+    def last_run(self) -> dict[str, Any] | None:
+        """The row of the run that ended last; None where there was none."""
+        at = self.at(schema.RUNS.name)
+        for date in reversed(at.dates()):
+            if rows := at.scan(files=at.files([date])).to_pylist():
+                newest: dict[str, Any] = max(rows, key=lambda row: row["finished_at"])
+                return newest
+        return None
 
     # ---------------------------------------------------------------- who feeds it, how far the rest is
 

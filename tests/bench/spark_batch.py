@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gateway.pipeline.bronze import ingest
 from gateway.pipeline.gold import batch
-from gateway.pipeline.ingest import ingest
 from gateway.pipeline.warehouse import Warehouse
 from tests.bench.spark_tables import run
 from tests.bench.spark_works import missing, sessions

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.pipeline.bronze import write
+from gateway.pipeline.bronze import bring, ingest, write
 from gateway.pipeline.gold import batch
-from gateway.pipeline.ingest import bring, ingest
 from gateway.pipeline.warehouse import Warehouse
 from tests.bench.processes import command, descendants
 from tests.bench.spark_works import missing, sessions

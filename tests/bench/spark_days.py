@@ -1,25 +1,21 @@
 """A day's journal to tables by Spark on this machine, at several sizes: CPU, and whether it stays in proportion.
 
-CPU is what a busy machine changes least. ``python -m tests.bench.spark_days FILE.json PICTURE.svg`` draws what a run
-measured.
+CPU is what a busy machine changes least.
 """
 
-import json
 import multiprocessing
 import os
 import resource
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gateway.pipeline.bronze import ingest
 from gateway.pipeline.gold import batch
-from gateway.pipeline.ingest import ingest
 from gateway.pipeline.warehouse import Warehouse
-from tests.bench import rows_picture
 from tests.bench.spark_works import missing, sessions
 from tests.bench.spoken import day
 from tests.bench.targets import Row
@@ -69,8 +65,3 @@ def _job(job: str, journal: str, place: str) -> dict[str, float]:
 
 
 WORKS: dict[str, Callable[[Bench], list[Row]]] = {"spark_days": days}
-
-if __name__ == "__main__":
-    rows = json.loads(Path(sys.argv[1]).read_text())["rows"]
-    (measured,) = (each["raw"]["days"] for each in rows if each["key"] == "pipeline_rows")
-    Path(sys.argv[2]).write_text(rows_picture.drawn(measured))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.delta import PARTITION
 from gateway.pipeline import schema
-from gateway.pipeline.columns import PARTITION
 from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from typing import Any
 
 from gateway.pipeline import schema, session, spans
 from gateway.pipeline.arrow import Decoder
-from gateway.pipeline.ingest import ingest
-from gateway.pipeline.runs import Run
+from gateway.pipeline.bronze import ingest
 from gateway.pipeline.stream import Stream
-from gateway.pipeline.warehouse import BRONZE, Warehouse
+from gateway.pipeline.warehouse import BRONZE, Run, Warehouse
 from tests.bench.journal_read import CLIENTS, DISTINCT_BLOCKS, ROWS_PER_BLOCK, traffic
 from tests.bench.spoken import Spoken
 from tests.bench.targets import Row

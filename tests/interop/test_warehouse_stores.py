@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 
 from gateway import delta
+from gateway.cli.pipeline.describe import held
 from gateway.delta import TableError
 from gateway.history.files import Absent, Reading
 from gateway.history.reader import Question, answer
 from gateway.history.tables import Warehouse as HistoryWarehouse
-from gateway.pipeline import bronze, compact, describe, ingest, lake, runs, schema, verify
+from gateway.pipeline import bronze, compact, lake, schema, verify
 from gateway.pipeline.errors import Conflict
-from gateway.pipeline.warehouse import Warehouse
+from gateway.pipeline.warehouse import Run, Warehouse
 from tests.live import segments
 from tests.live import warehouse as history
 from tests.live.s3 import Apart, place, s3_apart
@@ -63,7 +64,7 @@ def child(journal: str, url: str) -> subprocess.Popen[bytes]:
 
 
 def bring(journal: str, url: str) -> None:
-    ingest.bring(bronze.write, journal, Warehouse(url))
+    bronze.bring(bronze.write, journal, Warehouse(url))
 
 
 def once(journal: str, warehouse: Warehouse) -> bool:
@@ -83,8 +84,8 @@ def test_a_job_that_is_killed_loses_nothing_and_brings_nothing_twice(s3: Apart, 
     assert once(journal, warehouse), "what was committed is there, though whoever did it never knew"
     bring(journal, warehouse.place)
     assert once(journal, warehouse)
-    held = describe.held(warehouse, "messages")
-    assert (held["rows"], held["files"]) == (ROWS, 1)
+    about = held(warehouse, "messages")
+    assert (about["rows"], about["files"]) == (ROWS, 1)
     warehouse.at("messages").delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert once(journal, warehouse), "what the killed one left is gone, and nothing else"
 
@@ -120,7 +121,7 @@ def test_a_store_that_never_answers_or_refuses_is_one_line_in_time(
     rows = schema.RUNS.arrow(partition=True).empty_table()
     nowhere = Warehouse(s3.place("x").replace("journals", "nowhere"))
     with pytest.raises(TableError, match=r"s3://nowhere/x/_runs.*bucket"):
-        nowhere.write_rows("_runs", pa.Table.from_pylist([runs.Run("ingest").finish().row()], rows.schema))
+        nowhere.write_rows("_runs", pa.Table.from_pylist([Run("ingest").finish().row()], rows.schema))
     with pytest.raises(Absent, match=r"no warehouse at s3://nowhere/x"):
         HistoryWarehouse(nowhere.place).check()
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gateway.delta import File
 from gateway.pipeline import lake
 from gateway.pipeline.schema import TABLES
 
@@ -68,7 +69,7 @@ def register(directory: Path, table: str) -> None:
     for path in sorted(place.glob("dt=*/*.parquet")):
         name = str(path.relative_to(place))
         if name not in known:
-            found.append(lake.File(name, path.parent.name.removeprefix("dt="), 0, path.stat().st_size))
+            found.append(File(name, path.parent.name.removeprefix("dt="), 0, path.stat().st_size))
     if found:
         at.commit(found)
 

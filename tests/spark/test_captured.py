@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from gateway.pipeline.bronze import ingest
 from gateway.pipeline.gold import batch
-from gateway.pipeline.ingest import ingest
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle
 from tests.live.captured import Captured, captured

@@ -16,8 +16,7 @@ from gateway import pipeline
 from gateway.pipeline import gold
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.schema import table_named
-from gateway.pipeline.tables import catalogue
-from gateway.pipeline.tables.made import tables_of
+from gateway.pipeline.tables.queries import NEEDS, statement, tables_of
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, traffic
 from tests.live.gold import NOTHING, added, differences, drawn_rows, fill
@@ -302,13 +301,13 @@ def test_plans_shuffle_by_key_and_have_no_python(spark: Any, rows: list[traffic.
     bronze = warehouse.at("messages")
     plans = {}
     with tables_of(spark, bronze.read) as tables:
-        for kind in (kind for kinds in catalogue.NEEDS.values() for kind in kinds):
+        for kind in (kind for kinds in NEEDS.values() for kind in kinds):
             tables.look[kind] += 1
         for name in gold.NAMES:
             found = tables.rows(name)
             assert found is not None
             plans[name] = found._jdf.queryExecution().executedPlan().toString()
-        matched = tables.sql(catalogue.statement("calls", hops=False))
+        matched = tables.sql(statement("calls", hops=False))
         plans["calls"] = matched._jdf.queryExecution().executedPlan().toString()
     for name, plan in plans.items():
         assert not re.search("Python|Arrow", plan), name

@@ -9,12 +9,12 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway import pipeline
-from gateway.pipeline import compact, describe, runs, schema, verify
-from gateway.pipeline.bronze import write
-from gateway.pipeline.columns import Column, Table
+from gateway.cli.pipeline.describe import described
+from gateway.pipeline import compact, schema, verify
+from gateway.pipeline.bronze import bring, ingest, write
 from gateway.pipeline.errors import Busy, PipelineError
-from gateway.pipeline.ingest import bring, ingest
-from gateway.pipeline.warehouse import Warehouse, dates_of
+from gateway.pipeline.schema import Column, Table
+from gateway.pipeline.warehouse import Run, Warehouse, dates_of
 from tests.live import segments, traffic
 from tests.live.segments import T0
 from tests.spark.talk import PEERS, said, seqs
@@ -90,7 +90,7 @@ def test_damage_ends_the_job_or_is_counted_and_named(spark, journal: Path, wareh
     assert files(warehouse) == set()
     run = ingest(spark, journal, warehouse, skip=True)
     assert run.rows_out == 90
-    last = runs.last(warehouse)
+    last = warehouse.last_run()
     assert (last["job"], last["bad_blocks"], last["lost_records"]) == ("ingest", 1, 10)
     (loss,) = json.loads(last["offsets"])["losses"]
     assert (loss["segment"], loss["offset"]) == (path.name, at)
@@ -171,18 +171,18 @@ def test_a_stream_and_an_ingest_do_not_feed_the_same_warehouse(journal: Path, wa
 
 
 def test_compaction_keeps_every_row_and_what_comes_later_comes_in(
-    spark, journal: Path, warehouse: Warehouse
+    journal: Path, warehouse: Warehouse
 ) -> None:
     for first, count in ((0, 100), (100, 150)):
         segments.write(journal, "rank0", said(count, first), first, per_block=16, peers=PEERS)
         bring(write, journal, warehouse, payload=True)
-    extra = [schema.PAYLOAD]
+    names = [*schema.MESSAGES.names, schema.PAYLOAD.name]
     before = warehouse.at("messages")
-    rows = before.read(spark, extra=extra).toArrow().sort_by("seq")
+    rows = before.scan(names).sort_by("seq")
     (done,) = compact.compact(warehouse, ["messages"])
     assert (done.files_before, done.files_after, done.rows) == (2, 1, 250)
-    assert warehouse.at("messages").read(spark, extra=extra).toArrow().sort_by("seq").equals(rows)
-    assert before.read(spark, extra=extra).toArrow().sort_by("seq").equals(rows), "who began before goes on"
+    assert warehouse.at("messages").scan(names).sort_by("seq").equals(rows)
+    assert before.scan(names).sort_by("seq").equals(rows), "who began before goes on"
     assert bring(write, journal, warehouse, payload=True).rows_out == 0
     assert compact.compact(warehouse, ["messages"]) == []
     segments.write(journal, "rank0", said(10, 250), 250, peers=PEERS)
@@ -191,8 +191,8 @@ def test_compaction_keeps_every_row_and_what_comes_later_comes_in(
     (again,) = compact.compact(warehouse, ["messages"])
     assert (again.files_before, again.files_after, again.rows) == (2, 1, 260)
     assert verify.verify(journal, warehouse).ok
-    kept = warehouse.at("messages").read(spark, extra=extra).where("payload IS NOT NULL").count()
-    assert kept == rows.num_rows - rows["payload"].null_count
+    kept = warehouse.scan("messages", ["payload"])["payload"]
+    assert len(kept) - kept.null_count == rows.num_rows - rows["payload"].null_count
 
 
 def test_a_column_that_is_new_is_null_in_older_files(
@@ -287,11 +287,11 @@ def test_views_are_the_tables(spark, journal: Path, warehouse: Warehouse) -> Non
 def test_a_batch_done_again_has_one_row(warehouse: Warehouse) -> None:
     warehouse.ready()
     for number in (1, 2, 2, 3):
-        runs.add(warehouse, runs.Run("stream", "stream", number, rows_in=number).finish(), {"stream": number})
+        warehouse.record(Run("stream", "stream", number, rows_in=number), {"stream": number})
     assert sorted(warehouse.scan("_runs")["batch_id"].to_pylist()) == [1, 2, 3]
     compact.compact(warehouse)
     assert len(warehouse.at("_runs").files()) == 1
-    assert runs.last(warehouse)["batch_id"] == 3
+    assert warehouse.last_run()["batch_id"] == 3
 
 
 def test_describe_says_what_there_is(journal: Path, warehouse: Warehouse) -> None:
@@ -299,7 +299,7 @@ def test_describe_says_what_there_is(journal: Path, warehouse: Warehouse) -> Non
         pipeline.views(None, warehouse.root)
     segments.write(journal, "rank0", said(5), peers=PEERS)
     bring(write, journal, warehouse)
-    told = describe.describe(warehouse)
+    told = described(warehouse)
     (messages,) = [each for each in told["tables"] if each["table"] == "messages"]
     assert (messages["rows"], messages["files"], messages["version"]) == (5, 1, 3)
     assert told["last_run"]["job"] == "ingest"

@@ -91,13 +91,13 @@ def test_a_stream_of_spans_says_where_each_batch_begins_and_ends(java, tmp_path:
     """As the stream's tasks get them, without a JVM between: each record once, and the offsets of the batch."""
     from pyspark.sql.types import StructType
 
-    from gateway.pipeline import bronze, offsets
+    from gateway.pipeline import bronze, spans
     from gateway.pipeline.source import Options, StreamReader
 
     segments.write_many(tmp_path / "j", "rank0", said(100), 50, per_block=10, peers=PEERS)
     options = {"path": str(tmp_path / "j"), "spans": "true", "tasks": "2", "splitBytes": "2000"}
     reader = StreamReader(Options.parse(options), StructType([]))
-    until = offsets.latest(str(tmp_path / "j"), reader.initialOffset())
+    until = spans.latest(str(tmp_path / "j"), reader.initialOffset())
     run, found = bronze.task(bronze.How(str(tmp_path / "w"))), bronze.Written()
     parts = reader.partitions({}, until)
     assert len(parts) > 2

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pipeline import compact, offsets, runs, schema, verify
-from gateway.pipeline.bronze import write
+from gateway.pipeline import compact, schema, spans, verify
+from gateway.pipeline.bronze import bring, write
 from gateway.pipeline.errors import PipelineError
-from gateway.pipeline.ingest import bring
 from gateway.pipeline.stream import Stream
-from gateway.pipeline.warehouse import Warehouse
+from gateway.pipeline.warehouse import Run, Warehouse
 from tests.live import segments
 from tests.live.segments import T0, note
 from tests.spark.talk import PEERS, adds_up, numbers, said, seqs, talked
@@ -30,9 +29,9 @@ def loop(java: None) -> object:
 
 def read_all(
     spark, journal: Path, warehouse: Warehouse, *, gold: bool = False, **options: object
-) -> list[runs.Run]:
+) -> list[Run]:
     """All there is now, as `--available-now` does."""
-    told: list[runs.Run] = []
+    told: list[Run] = []
     given = {name: str(value) for name, value in options.items()}
     stream = Stream(spark, journal, warehouse, gold=gold, options=given, on_run=told.append)
     try:
@@ -71,8 +70,8 @@ def test_offsets_that_are_sizes_of_files_are_refused(spark, journal: Path) -> No
     begin = {"rank0": {"seg": 0, "pos": 64, "next": 0, "first": 0}}
     end = {"rank0": {"seg": 0, "pos": size - 40, "next": 20, "first": 0}}
     frame = [
-        offsets.plan(str(journal), begin, end),
-        offsets.plan(str(journal), end, {"rank0": end["rank0"] | {"pos": size}}),
+        spans.plan(str(journal), begin, end),
+        spans.plan(str(journal), end, {"rank0": end["rank0"] | {"pos": size}}),
     ]
     from gateway.pipeline.spans import blocks
 
@@ -98,7 +97,7 @@ def test_growth_rotation_and_a_second_writer(loop, journal: Path, warehouse: War
     report = verify.verify(journal, warehouse)
     assert report.ok
     assert (report.rows, report.as_json()["behind"]) == (110, 0)
-    told = json.loads(runs.last(warehouse)["offsets"])["writers"]
+    told = json.loads(warehouse.last_run()["offsets"])["writers"]
     assert set(told) == {"rank0", "nfp"}
     assert set(told["rank0"]) == {"seg", "pos", "next", "first"}
 
@@ -140,7 +139,7 @@ def test_a_segment_deleted_under_a_stream_is_named_or_counted(
     (run,) = read_all(loop, journal, warehouse, onCorrupt="skip")
     assert (run.rows_in, run.lost_records) == (30, 10)
     assert seqs(warehouse) == [*range(50), *range(60, 90)]
-    last = runs.last(warehouse)
+    last = warehouse.last_run()
     assert (last["bad_blocks"], last["lost_records"]) == (1, 10)
     assert json.loads(last["offsets"])["losses"][0]["segment"] == two.name
 

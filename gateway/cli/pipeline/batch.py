@@ -33,8 +33,7 @@ def batch(
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.
     """
-    from gateway.cli.pipeline.progress import Progress
-    from gateway.pipeline import gold, ingest, schema
+    from gateway.pipeline import bronze, gold, schema
 
     skip = given.skips(on_corrupt)
     names = [schema.table_named(name).name for name in table or ()]
@@ -42,10 +41,10 @@ def batch(
     where, screen = given.Spark(master, conf, verbose), Screen(as_json)
     rows = sum(file.rows for file in target.at(schema.MESSAGES.name).files())
     if journal:  # what is wrong with it is said before a JVM starts
-        rows += given.rows_of(ingest.pending(journal, target))
-    with Progress(quiet=as_json) as progress, where.session("batch", progress, rows=rows) as spark:
+        rows += given.rows_of(bronze.pending(journal, target))
+    with given.Progress(quiet=as_json) as progress, where.session("batch", progress, rows=rows) as spark:
         if journal:
-            run = ingest.ingest(spark, journal, target, payload=payload, skip=skip)
+            run = bronze.ingest(spark, journal, target, payload=payload, skip=skip)
             screen.record(run.as_json(), given.line_of(run))
         dates = given.dates(target, "messages", since, until)
         run = gold.batch(spark, target, dates, tables=names or gold.NAMES)

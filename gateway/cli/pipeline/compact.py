@@ -10,6 +10,10 @@ from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
+from gateway.delta import TableError
+from gateway.pipeline import compact as job
+from gateway.pipeline import schema
+from gateway.pipeline.errors import Conflict
 from gateway.pipeline.warehouse import Warehouse
 
 EXAMPLES = (
@@ -17,7 +21,6 @@ EXAMPLES = (
     "headgate pipeline compact -w live --table messages --until 2026-01-31",
     "headgate pipeline compact -w live --every 3600                  beside a stream, until Ctrl-C",
 )
-KEEP_HOURS = 48
 
 
 def compact(
@@ -27,7 +30,7 @@ def compact(
     until: given.Until = None,
     keep_hours: Annotated[
         int, typer.Option("--keep-hours", min=1, metavar="N", help="How long files stay that nobody needs.")
-    ] = KEEP_HOURS,
+    ] = job.KEEP_HOURS,
     every: Annotated[
         float | None,
         typer.Option("--every", min=1, metavar="SECONDS", help="Again and again, so long after each end."),
@@ -40,10 +43,6 @@ def compact(
     Exit codes: 0 done, 1 other jobs replaced the same dates again and again, or a disk or store refused (with --every
     that is said, and tried again), 2 wrong options, 78 no such warehouse.
     """
-    from gateway.delta import TableError
-    from gateway.pipeline import schema
-    from gateway.pipeline.errors import Conflict
-
     target, screen = Warehouse(warehouse).existing(), Screen(as_json)
     names = [schema.table_named(name).name for name in table or schema.TABLES]
     if every is None:
@@ -62,11 +61,8 @@ def compact(
 def _once(
     screen: Screen, target: Warehouse, names: list[str], since: str | None, until: str | None, keep_hours: int
 ) -> None:
-    from gateway.cli.pipeline.progress import Progress
-    from gateway.pipeline import compact as job
-
     done = []
-    with Progress(quiet=screen.as_json) as progress:
+    with given.Progress(quiet=screen.as_json) as progress:
         for name in names:
             dates = given.dates(target, name, since, until)
             with progress.waiting(f"compact {name}"):

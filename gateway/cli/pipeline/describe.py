@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +12,8 @@ from broker.cli import options
 from broker.cli.exits import OK, UsageError
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
+from gateway.pipeline import schema
 from gateway.pipeline.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    from gateway.pipeline.columns import Table
 
 EXAMPLES = (
     "headgate pipeline describe --warehouse warehouse",
@@ -37,8 +36,6 @@ def describe(
 
     Exit codes: 0 done, 1 of a version that is not read, 2 wrong options, 78 no such warehouse.
     """
-    from gateway.pipeline import schema
-
     chosen = tuple(schema.table_named(name) for name in table or schema.TABLES)
     screen = Screen(as_json)
     if markdown:
@@ -59,7 +56,7 @@ def describe(
     return OK
 
 
-def in_markdown(tables: Iterable[Table]) -> str:
+def in_markdown(tables: Iterable[schema.Table]) -> str:
     """The tables for a document."""
     lines = []
     for table in tables:
@@ -72,23 +69,58 @@ def in_markdown(tables: Iterable[Table]) -> str:
     return "\n".join(lines)
 
 
+def held(warehouse: Warehouse, name: str) -> dict[str, Any]:
+    """One table, as it is on disk.
+
+    Raises:
+        PipelineError: no such table, or of a version that is not read here.
+    """
+    at = warehouse.at(name)
+    files, dates = at.files(), at.dates() or [""]
+    return {
+        "table": name,
+        "version": at.known.version,
+        "files": len(files),
+        "rows": sum(file.rows for file in files),
+        "bytes": sum(file.size for file in files),
+        "first": dates[0],
+        "last": dates[-1],
+    }
+
+
+def described(warehouse: Warehouse) -> dict[str, Any]:
+    """All of a warehouse, as JSON values; ``age_s`` of the last run tells how fresh it is.
+
+    Raises:
+        PipelineError: its version is not read here.
+    """
+    last = warehouse.last_run()
+    if last is not None:
+        finished = last["finished_at"]
+        names = ("job", "batch_id", "rows_in", "rows_out", "bad_blocks", "lost_records", "duration_s")
+        last = {name: last[name] for name in names} | {
+            "finished_at": finished.isoformat(),
+            "age_s": round(time.time() - finished.timestamp(), 3),
+        }
+    return {
+        "warehouse": str(warehouse),
+        "feed": warehouse.feed(),
+        "tables": [held(warehouse, name) for name in schema.TABLES],
+        "last_run": last,
+    }
+
+
 def _warehouse(screen: Screen, path: str, names: set[str]) -> None:
-    from gateway.pipeline import describe as job
-
-    held = job.describe(Warehouse(path).existing())
+    told = described(Warehouse(path).existing())
     if screen.as_json:
-        screen.value(held)
+        screen.value(told)
         return
-    rows = [_row(each) for each in held["tables"] if each["table"] in names]
+    columns = ("table", "rows", "files", "bytes", "first", "last", "version")
+    rows = [tuple(str(each[name]) for name in columns) for each in told["tables"] if each["table"] in names]
     screen.table(("table", "rows", "files", "bytes", "first date", "last date", "version"), rows)
-    screen.line(f"fed by {held['feed'].get('feed', 'nobody yet')}")
-    if last := held["last_run"]:
+    screen.line(f"fed by {told['feed'].get('feed', 'nobody yet')}")
+    if last := told["last_run"]:
         screen.line(f"last run: {last['job']}, {last['age_s']:.0f} s ago, {last['rows_in']:,} rows read")
-
-
-def _row(each: dict[str, Any]) -> tuple[str, ...]:
-    counts = (str(each["rows"]), str(each["files"]), str(each["bytes"]))
-    return (each["table"], *counts, each["first"], each["last"], str(each["version"]))
 
 
 def main(argv: list[str]) -> int:

@@ -30,17 +30,16 @@ def ingest(
     Exit codes: 0 done, 1 damage, a deleted segment, a worker that does not see the journal, or a stream feeds the
     warehouse, 2 wrong options, 78 no such journal.
     """
-    from gateway.cli.pipeline.progress import Progress
-    from gateway.pipeline import ingest as job
+    from gateway.pipeline import bronze
 
     skip = given.skips(on_corrupt)
     target = Warehouse(warehouse)
     where = given.Spark(master, conf, verbose)
     rows = given.rows_of(
-        job.pending(journal, target)
+        bronze.pending(journal, target)
     )  # what is wrong with the journal is said before a JVM starts
-    with Progress(quiet=as_json) as progress, where.session("ingest", progress, rows=rows) as spark:
-        run = job.ingest(spark, journal, target, payload=payload, skip=skip)
+    with given.Progress(quiet=as_json) as progress, where.session("ingest", progress, rows=rows) as spark:
+        run = bronze.ingest(spark, journal, target, payload=payload, skip=skip)
         Screen(as_json).record(run.as_json(), given.line_of(run))
     return OK
 

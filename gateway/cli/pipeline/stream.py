@@ -65,7 +65,6 @@ def stream(
     """
     from broker.journal.reading.segments import listing
     from broker.secret import masked
-    from gateway.cli.pipeline.progress import Progress
 
     settings = _settings(on_corrupt, payload, max_bytes)
     listing(journal)
@@ -73,7 +72,7 @@ def stream(
     checkpoint = checkpoint or target.checkpoint  # which a store refuses: before a JVM is started
     with (
         given.leaving() as leave,
-        Progress(quiet=as_json) as progress,
+        given.Progress(quiet=as_json) as progress,
         given.Spark(master, conf, verbose).session("stream", progress, lasting=True) as spark,
     ):
         from gateway.pipeline import stream as room

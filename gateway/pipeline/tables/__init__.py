@@ -2,8 +2,7 @@
 
 ``*.sql``     the queries, each below its ``-- name:``: gold tables by their name, what a step of a stream leaves open
               as ``open KIND``, the views that these name, ``bronze`` and ``look``: ``grep -n 'name: rpc' *.sql``
-``catalogue`` one statement of a query and of those that it names
-``made``      their DataFrames
+``queries``   statements of a query and those that it names; their DataFrames
 
 Queries name one another, and what they are given:
 

@@ -29,7 +29,7 @@ SELECT rank, run, peer_id, min_by(origin, place) AS hop, min(place) AS place, ma
     GROUP BY rank, run, peer_id, origin)
 GROUP BY rank, run, peer_id
 
--- bronze with origin filled in so. Where no row needs it, bronze itself stands for it (catalogue.statement).
+-- bronze with origin filled in so. Where no row needs it, bronze itself stands for it (queries.statement).
 -- name: resolved
 SELECT * EXCEPT (origin, hop), if(direction = 'in', origin, coalesce(origin, hop)) AS origin
 FROM bronze LEFT JOIN (SELECT rank, run, peer_id, hop FROM hops) USING (rank, run, peer_id)
@@ -77,7 +77,7 @@ SELECT *, call IS NULL OR coalesce(max(
 FROM asked
 
 -- Of an unseen call only its refusal is recorded, and that right behind the request: it is open as long as nothing else
--- came behind it. Where nothing is left open (made.NEVER) nobody needs to know.
+-- came behind it. Where nothing is left open (queries.NEVER) nobody needs to know.
 -- name: newest
 SELECT rank, run, max(seq) AS newest FROM bronze WHERE :since_ns < 9223372036854775807 GROUP BY rank, run
 

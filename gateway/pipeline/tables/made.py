@@ -2,26 +2,45 @@
 them, in a batch and in a step of a stream alike.
 
 Nothing is computed twice: what several are made of is kept until the end, one look at the rows says which tables can
-have any, and all that is cheap is left to the statement of its table.
+have any, and all that is cheap is left to the statement of its table: a view that a query names is put in its place, in
+brackets (as ``WITH`` it would be planned for twice as long).
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.pipeline.schema import MESSAGES, OPEN
-from gateway.pipeline.tables import catalogue
+from gateway.pipeline.schema import MESSAGES, OPEN, Table, table_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from gateway.pipeline.columns import Table
-
+LOOK: Final = "look"
+"""One row of how many rows there are of each kind, and ``newest_ns``."""
+BRONZE: Final = "bronze"
+KEPT: Final[Mapping[str, Sequence[str]]] = {
+    "calls": ["calls", "open call"], "passed": ["n"], "refusals": ["refused"],
+}  # fmt: skip
+"""What several tables are made of, and rows of which kind it is made of: made once, and kept."""
+NEEDS: Final[Mapping[str, Sequence[str]]] = {
+    "traffic": ["n"], "tree_traffic": ["tree"], "rpc": ["calls", "open call"], "rpc_latency": ["calls", "open call"],
+    "tree_latency": ["calls", "open call"], "denied": ["refused"], "errors": ["refused"], "event_gaps": ["events"],
+    "order_check": ["out"], "deliveries": ["out"], "user_usage": ["n", "open call"],
+    "job_outcomes": ["jobs", "open job"], "notifications": ["oslo"], "slow": ["states"],
+}  # fmt: skip
+"""Rows of which kind a table is made of."""
+LEAVES: Final = {"call": "calls", "hop": "calls", "event": "events", "job": "jobs"}
+"""Of which kind of rows something is left open."""
+_NAME: Final = re.compile(r"^-- name: (.+)\n", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^--.*\n", re.MULTILINE)
 EXPIRES_S: Final = 86_400.0
 """A call or job that is open for so long goes into gold as it is; what comes later has no request."""
 NEVER: Final = (1 << 63) - 1
@@ -42,6 +61,62 @@ ONE_TASK_ROWS: Final = 200_000
 """Up to so many one task makes a table, without a shuffle: a task, and to hand it over, costs more than these rows."""
 FEW_ROWS: Final = 1_000_000
 """Up to so many a plan stays as it is: to plan anew behind each shuffle would take longer than what it spares."""
+
+
+# ---------------------------------------------------------------- statements
+
+
+@cache
+def queries() -> dict[str, str]:
+    """What the files of this package say, by name."""
+    found: dict[str, str] = {}
+    for file in files("gateway.pipeline.tables").iterdir():
+        if file.name.endswith(".sql"):
+            _head, *parts = _NAME.split(file.read_text("utf-8"))
+            found.update(
+                zip(parts[::2], (_COMMENT.sub("", each).strip() for each in parts[1::2]), strict=True)
+            )
+    return found
+
+
+def statement(name: str, *, hops: bool) -> str:
+    """A query with the views that it names in it, and those that these name: behind FROM or JOIN, in capitals, without
+    an alias of its own; but for bronze and what is KEPT, which are views of the session. ``hops``: some rows lack an
+    origin.
+    """
+    views = {key: text for key, text in queries().items() if key != BRONZE and key not in KEPT}
+    if not hops:
+        views["resolved"] = "SELECT * FROM bronze"
+
+    def put(text: str) -> str:
+        return re.sub(
+            rf"\b(FROM|JOIN)\s+({'|'.join(views)})\b",
+            lambda found: f"{found[1]} ({put(views[found[2]])}) AS {found[2]}",
+            text,
+        )
+
+    return put(queries()[name])
+
+
+def rows_of(table: str, dates: Sequence[str] | None, *, hops: bool) -> str:
+    """The rows of a gold table (of some dates), in the columns of its schema."""
+    columns = ", ".join(
+        f"CAST(`{each.name}` AS {each.ddl.split()[-1]}) AS `{each.name}`"
+        for each in table_named(table).columns
+    )
+    found = f"SELECT {columns} FROM ({statement(table, hops=hops)})"
+    if dates is None:
+        return found
+    return f"{found} WHERE dt IN ({', '.join(f'DATE{each!r}' for each in dates) or 'NULL'})"
+
+
+def left_open(kind: str, *, hops: bool) -> str:
+    """What of a kind is left open, in those columns of ``_open`` that it has."""
+    dt = "CAST(timestamp_micros(ts_ns div 1000) AS DATE) AS dt"
+    return f"SELECT *, '{kind}' AS kind, {dt} FROM ({statement(f'open {kind}', hops=hops)})"
+
+
+# ---------------------------------------------------------------- tables
 
 
 def open_since(newest_ns: int) -> int:
@@ -66,21 +141,21 @@ class Tables:
     since_ns: int
 
     def sql(self, text: str) -> DataFrame:
-        """A statement of the catalogue."""
+        """A statement of the"""
         return self.spark.sql(text, args={"since_ns": self.since_ns})
 
     def rows(self, table: str, dates: Sequence[str] | None = None) -> DataFrame | None:
         """The rows of a gold table (of some dates), in its schema; None where it can have none."""
-        if not any(self.look[kind] for kind in catalogue.NEEDS[table]):
+        if not any(self.look[kind] for kind in NEEDS[table]):
             return None
-        return self.sql(catalogue.rows_of(table, dates, hops=self.look["hops"] > 0))
+        return self.sql(rows_of(table, dates, hops=self.look["hops"] > 0))
 
     def left_open(self) -> pa.Table:
         """What is left open, in the columns of ``_open``."""
         found = _none(self.spark, OPEN)
-        for kind, needs in catalogue.LEAVES.items():
+        for kind, needs in LEAVES.items():
             if self.look[needs] or self.look[f"open {kind}"]:
-                rows = self.sql(catalogue.left_open(kind, hops=self.look["hops"] > 0))
+                rows = self.sql(left_open(kind, hops=self.look["hops"] > 0))
                 found = found.unionByName(rows, allowMissingColumns=True)
         return found.toArrow().cast(OPEN.arrow(partition=True))
 
@@ -125,19 +200,19 @@ def tables_of(
         if keep and read is not None:
             kept.callback(recorded.persist().unpersist)
         recorded.createOrReplaceTempView("recorded")
-        apart.sql(catalogue.queries()[catalogue.BRONZE]).createOrReplaceTempView(catalogue.BRONZE)
+        apart.sql(queries()[BRONZE]).createOrReplaceTempView(BRONZE)
         if before is not None and before.num_rows:
             apart.createDataFrame(before).createOrReplaceTempView("before")
             tables.look.update(f"open {kind}" for kind in before["kind"].to_pylist())
         else:
             _none(apart, OPEN).createOrReplaceTempView("before")
         if read is not None:
-            seen = apart.sql(catalogue.queries()[catalogue.LOOK]).first().asDict()
+            seen = apart.sql(queries()[LOOK]).first().asDict()
             tables.look.update({kind: number or 0 for kind, number in seen.items()})
         newest_ns = tables.look.pop("newest_ns", 0)
         tables.since_ns = open_since(newest_ns) if since_ns is None else since_ns
-        for view, needs in catalogue.KEPT.items():
-            found = tables.sql(catalogue.statement(view, hops=tables.look["hops"] > 0))
+        for view, needs in KEPT.items():
+            found = tables.sql(statement(view, hops=tables.look["hops"] > 0))
             if any(tables.look[kind] for kind in needs):
                 kept.callback(found.persist().unpersist)
             found.createOrReplaceTempView(view)

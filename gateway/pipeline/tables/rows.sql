@@ -6,7 +6,7 @@ SELECT *, coalesce(role IN ('child', 'parent'), false) AS tree,
     coalesce(via_role IN ('child', 'parent'), false) AS via_tree
 FROM recorded
 
--- What is looked for first, in one pass over the rows: a table that can have none is not made (catalogue.NEEDS).
+-- What is looked for first, in one pass over the rows: a table that can have none is not made (queries.NEEDS).
 
 -- name: look
 SELECT count(*) AS n, max(ts_ns) AS newest_ns, count_if(direction <> 'in' AND origin IS NULL) AS hops,

@@ -23,7 +23,7 @@ from broker.journal.reading.verify import contents, verify
 from broker.journal.shipping import Shipped, Shipper
 from broker.secret import SecretPlace
 from broker.wire.message import request
-from gateway.pipeline import offsets, spans
+from gateway.pipeline import spans
 from tests.live import segments
 from tests.live.segments import T0, flux
 from tests.tables import for_each
@@ -214,7 +214,7 @@ def test_a_store_is_read_as_a_folder_is(journal, url):
         (span.name, span.end) for span in spans.whole(str(journal))
     ]
     assert sum(found.count for span in planned for found in spans.blocks(span)) == 4 * EACH
-    assert offsets.latest(url, {}) == offsets.latest(str(journal), {})
+    assert spans.latest(url, {}) == spans.latest(str(journal), {})
 
 
 def test_a_query_stays_behind_the_name():

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.pipeline import bronze, ingest, offsets, runs, schema, spans, verify
+from gateway.pipeline import bronze, schema, spans, verify
 from gateway.pipeline.errors import Busy, Conflict, Lost, PipelineError
 from gateway.pipeline.spans import Span
-from gateway.pipeline.warehouse import Warehouse
+from gateway.pipeline.warehouse import Run, Warehouse
 from tests.live import segments
 from tests.spark.talk import PEERS, said
 from tests.tables import for_each
@@ -34,8 +34,8 @@ def warehouse(bare: Path, tmp_path: Path) -> Warehouse:
     return Warehouse(shutil.copytree(bare, tmp_path / "warehouse"))
 
 
-def read(journal: Path, warehouse: Warehouse, write: Any = bronze.write, **how: bool) -> runs.Run:
-    return ingest.bring(write, journal, warehouse, **how)
+def read(journal: Path, warehouse: Warehouse, write: Any = bronze.write, **how: bool) -> Run:
+    return bronze.bring(write, journal, warehouse, **how)
 
 
 def nothing_in(warehouse: Warehouse) -> bool:
@@ -109,7 +109,7 @@ def test_a_worker_that_does_not_see_what_the_driver_listed_is_an_error(
         with pytest.raises(PipelineError, match=rf"this worker does not see the journal: {path}, \S+: {why}"):
             read(journal, warehouse, write, skip=skip)
         assert nothing_in(warehouse)
-    assert [each.start for each in ingest.pending(journal, warehouse).spans] == [64] * SEGMENTS
+    assert [each.start for each in bronze.pending(journal, warehouse).spans] == [64] * SEGMENTS
 
 
 def test_what_was_deleted_meanwhile_is_an_error_or_counted(journal: Path, warehouse: Warehouse) -> None:
@@ -149,11 +149,11 @@ def test_what_was_deleted_between_two_runs_is_an_error_or_counted(
 
 def test_a_segment_that_was_cut_is_an_error_or_counted(journal: Path, warehouse: Warehouse) -> None:
     path = sorted(journal.iterdir())[-1]
-    until = offsets.latest(str(journal), {})
+    until = spans.latest(str(journal), {})
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.truncate(size - 40)
-    *_whole, loss, short = offsets.plan(str(journal), {}, until)
+    *_whole, loss, short = spans.plan(str(journal), {}, until)
     assert (short.end, str(loss.loss)) == (
         size - 40,
         f"{path.name}: {size - 40} bytes, blocks up to {size} expected: it was cut",
@@ -164,7 +164,7 @@ def test_paths_are_absolute_wherever_a_worker_stands(
     journal: Path, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(journal.parent)
-    wanted = ingest.pending("journal", Warehouse("warehouse"))
+    wanted = bronze.pending("journal", Warehouse("warehouse"))
     assert {str(Path(span.path).parent) for span in wanted.spans} == {str(journal)}
     assert Warehouse("warehouse").table("messages") == str(warehouse.root / "messages")
 
@@ -194,7 +194,7 @@ def test_a_batch_that_does_not_begin_where_bronze_is_is_refused(journal: Path, w
     segments.write(journal, "rank0", said(30, ROWS), ROWS, peers=PEERS)
     for since in ({}, {"rank0": {"seg": ROWS, "pos": 64, "next": ROWS}}):
         written = bronze.write([Span(str(path), 64, path.stat().st_size) for path in journal.iterdir()], how)
-        until = offsets.latest(str(journal), {})
+        until = spans.latest(str(journal), {})
         with pytest.raises(Busy, match=r"has rank0 up to rank0-0+500 byte \d+, and this begins at"):
             bronze.commit(warehouse, written, since, until)
     assert len(list((warehouse.root / "messages").glob("dt=*/*"))) == 1
@@ -223,7 +223,7 @@ def test_spans_are_packed_by_their_bytes(size: int, tasks: int, most: int, count
 
 def test_what_bronze_says_it_read_and_has_no_row_of_is_lost(journal: Path, warehouse: Warehouse) -> None:
     """As a job left it that passed over what it did not see."""
-    until = offsets.latest(str(journal), {})
+    until = spans.latest(str(journal), {})
     *seen, _last = [Span(str(path), 64, path.stat().st_size) for path in sorted(journal.iterdir())]
     bronze.commit(warehouse, bronze.write(seen, bronze.How(warehouse.table("messages"))), {}, until)
     report = verify.verify(journal, warehouse)

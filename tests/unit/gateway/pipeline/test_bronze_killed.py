@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker import atomic
-from gateway.pipeline import bronze, ingest, offsets, verify
+from gateway.pipeline import bronze, spans, verify
 from gateway.pipeline.warehouse import Warehouse, until_it_passes
 from tests.live import segments
 from tests.spark.talk import PEERS, said
@@ -29,7 +29,7 @@ def ingesting(journal: str, place: str, begun: Connection) -> None:
     """`ingest` again and again."""
     begun.send(None)
     while True:
-        ingest.bring(bronze.write, journal, Warehouse(place))
+        bronze.bring(bronze.write, journal, Warehouse(place))
 
 
 def streaming(journal: str, place: str, begun: Connection) -> None:
@@ -42,7 +42,7 @@ def streaming(journal: str, place: str, begun: Connection) -> None:
         start = json.loads((log / f"{number - 1}.end").read_text()) if number else {}
         planned = log / f"{number}.begun"
         if not planned.exists():
-            until = offsets.latest(journal, start, 20_000)
+            until = spans.latest(journal, start, 20_000)
             if until == start:
                 continue
             atomic.write(planned, json.dumps(until).encode())
@@ -50,7 +50,7 @@ def streaming(journal: str, place: str, begun: Connection) -> None:
         name, table = "stream:1", warehouse.at("messages")
         if table.done(name) < number:
             how = bronze.How(table.place)
-            written = bronze.write(offsets.plan(journal, start, until), how)
+            written = bronze.write(spans.plan(journal, start, until), how)
             bronze.judge(written, how)
             changed = {writer: at for writer, at in until.items() if at != start.get(writer)}
             until_it_passes(lambda: bronze.commit(warehouse, written, start, changed, {name: number}))  # noqa: B023

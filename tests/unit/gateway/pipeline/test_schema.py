@@ -3,9 +3,10 @@
 import pytest
 
 from gateway.cli.pipeline.describe import in_markdown
+from gateway.delta import PARTITION
 from gateway.pipeline import schema
-from gateway.pipeline.columns import PARTITION, Table, tables_of
 from gateway.pipeline.errors import PipelineError
+from gateway.pipeline.schema import Table, tables_of
 from tests.tables import for_each
 
 BINDING = (
