@@ -18,6 +18,7 @@ from typing import Any, Final
 from broker.errors import HeadgateError
 from broker.extras import install
 from gateway import delta
+from gateway.delta import File
 from gateway.history.scope import DAY_S, Scope, start_of
 
 BATCH_ROWS: Final = 65536
@@ -98,26 +99,6 @@ class Budget:
         return not self.spent
 
 
-@dataclass(frozen=True, slots=True)
-class File:
-    """One Parquet file; ``state`` changes when it is written again."""
-
-    path: str
-    day: str
-    size: int
-    state: tuple[int, int]
-
-    def opened(self) -> Any:
-        """Its ``ParquetFile``.
-
-        Raises:
-            OSError: it is gone, or cannot be read.
-            ArrowException: it is damaged.
-        """
-        system, path = delta.filesystem(self.path)
-        return arrow("parquet").ParquetFile(path, filesystem=system)
-
-
 @dataclass(slots=True)
 class Reading:
     """What was met while a question was read."""
@@ -136,12 +117,23 @@ class Reading:
         }
 
 
+def opened(file: File) -> Any:
+    """The ``ParquetFile`` of a file with its whole path.
+
+    Raises:
+        OSError: it is gone, or cannot be read.
+        ArrowException: it is damaged.
+    """
+    system, path = delta.filesystem(file.path)
+    return arrow("parquet").ParquetFile(path, filesystem=system)
+
+
 def edge_of(file: File, column: str, width: int) -> tuple[int, int] | None:
     """Where the rows of a file begin and end, from its footer; its whole day where that says nothing, None if empty."""
-    day = start_of(file.day)
+    day = start_of(file.date)
     try:
-        with file.opened() as opened:
-            groups = [opened.metadata.row_group(at) for at in range(opened.num_row_groups)]
+        with opened(file) as parquet:
+            groups = [parquet.metadata.row_group(at) for at in range(parquet.num_row_groups)]
             bounds = [_bounds(group, column) for group in groups if group.num_rows]
     except (OSError, arrow().ArrowException):
         return None
@@ -170,22 +162,22 @@ def batches(file: File, columns: Sequence[str], when: str, scope: Scope, reading
     outside ``scope`` as a whole is passed over.
     """
     pa = arrow()
-    with file.opened() as opened:
-        have = set(opened.schema_arrow.names)
+    with opened(file) as parquet:
+        have = set(parquet.schema_arrow.names)
         asked = [name for name in dict.fromkeys((when, *columns)) if name in have]
         if when and when not in have:
             raise pa.ArrowInvalid(f"no column {when}")
-        for at in range(opened.num_row_groups):
-            group = opened.metadata.row_group(at)
+        for at in range(parquet.num_row_groups):
+            group = parquet.metadata.row_group(at)
             bounds = _bounds(group, when)
             if bounds is not None and (bounds[1] < scope.since or bounds[0] >= scope.until):
                 continue
             if not reading.budget.take(group.num_rows, _size(group, set(asked))):
                 return
-            for batch in opened.iter_batches(BATCH_ROWS, row_groups=[at], columns=asked, use_threads=False):
+            for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[at], columns=asked, use_threads=False):
                 if not reading.budget.take():
                     return
-                yield _shaped(pa.Table.from_batches([batch]), columns, when, start_of(file.day) * 10**6)
+                yield _shaped(pa.Table.from_batches([batch]), columns, when, start_of(file.date) * 10**6)
 
 
 def _size(group: Any, names: set[str]) -> int:

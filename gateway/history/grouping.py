@@ -1,33 +1,38 @@
-"""Batches of rows -> sums per key, so that what is held is as small as the answer, not as the table."""
+"""Batches of rows -> sums per key, so that what is held is as small as the answer, not as the table; and what answers
+have of them: lines of a chart, tables of the largest, the newest rows.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from gateway.history.files import arrow
 from gateway.history.scope import Scope
 
+ROWS: Final = "rows"
+"""Names the number of rows among the sums of ``grouped``."""
+Row = dict[str, Any]
 
-def stepped(table: Any, scope: Scope, step: int) -> Any:
-    """The batch with a column ``at``: the step of the chart that each row's ``us`` lies in, from 0.
+
+def stepped(batches: Iterable[Any], scope: Scope, step: int) -> Iterator[Any]:
+    """Batches with a column ``at``: the step of the chart that each row's ``us`` lies in, from 0.
 
     A window that began before the chart does and reaches into it is of its first step.
     """
     compute = arrow("compute")
-    behind = compute.subtract(table.column("us"), scope.origin(step) * 10**6)
-    behind = compute.max_element_wise(behind, 0)
-    return table.append_column("at", compute.divide(behind, step * 10**6))
+    for batch in batches:
+        behind = compute.subtract(batch.column("us"), scope.origin(step) * 10**6)
+        behind = compute.max_element_wise(behind, 0)
+        yield batch.append_column("at", compute.divide(behind, step * 10**6))
 
 
 def grouped(
     batches: Iterable[Any], keys: Sequence[str], sums: Sequence[str], most: Sequence[str] = ()
-) -> list[Any]:
+) -> list[Row]:
     """One dict per key: ``keys``, the sums of ``sums`` and the largest of ``most`` (None: never said)."""
     pa = arrow()
     wanted = [(name, "sum") for name in sums] + [(name, "max") for name in most]
-    names = [*keys, *sums, *most]
 
     def fold(table: Any) -> Any:
         folded = table.group_by(list(keys), use_threads=False).aggregate(wanted)
@@ -38,10 +43,12 @@ def grouped(
 
     parts: list[Any] = []
     for batch in batches:
-        parts.append(fold(_typed(batch.select(names), sums, most)))
+        if ROWS in sums:
+            batch = batch.append_column(ROWS, pa.array([1] * batch.num_rows, pa.int64()))
+        parts.append(fold(_typed(batch.select([*keys, *sums, *most]), sums, most)))
         if len(parts) >= 64:
             parts = [fold(_joined(parts))]
-    rows: list[Any] = fold(_joined(parts)).to_pylist() if parts else []
+    rows: list[Row] = fold(_joined(parts)).to_pylist() if parts else []
     return rows
 
 
@@ -67,17 +74,19 @@ class Newest:
         self._kept: list[Any] = []
         self._rows = 0
 
-    def add(self, batch: Any) -> None:
-        """Look at one batch; it has a column ``us``."""
-        self._kept.append(batch)
-        self._rows += batch.num_rows
-        if self._rows > 4 * self._count + 1024:
-            table = _joined(self._kept)
-            best = arrow("compute").select_k_unstable(table, self._count, [("us", "descending")])
-            self._kept = [table.take(best)]
-            self._rows = self._count
+    def seen(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The same batches, which have a column ``us``, looked at."""
+        for batch in batches:
+            self._kept.append(batch)
+            self._rows += batch.num_rows
+            if self._rows > 4 * self._count + 1024:
+                table = _joined(self._kept)
+                best = arrow("compute").select_k_unstable(table, self._count, [("us", "descending")])
+                self._kept = [table.take(best)]
+                self._rows = self._count
+            yield batch
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Newest first; ``ts`` is the time in seconds since 1970, in place of ``us``."""
         if not self._kept:
             return []
@@ -88,26 +97,55 @@ class Newest:
         ]
 
 
-def counted(table: Any) -> Any:
-    """The batch with a column ``one`` that counts its rows."""
-    return table.append_column("one", arrow().array([1] * table.num_rows, arrow().int64()))
-
-
-def series(
-    totals: Counter[str], cells: Counter[tuple[str, int]], length: int, most: int
-) -> list[dict[str, Any]]:
-    """Lines of a chart, the largest first: of ``most`` names, and of all others together as ``other``."""
-    top = [name for name, _ in totals.most_common(most)]
-    sums = {name: [0] * length for name in top}
-    for (name, at), n in cells.items():
-        sums.setdefault(name if name in top else "other", [0] * length)[at] += n
-    return [{"name": name, "total": sum(values), "n": values} for name, values in sums.items()]
-
-
-def spread(rows: Iterable[dict[str, Any]], value: str, length: int, *, missing: Any = 0) -> list[Any]:
-    """The values of rows with ``at``, one per step."""
+def spread(rows: Iterable[Row], value: str, length: int, *, missing: Any = 0) -> list[Any]:
+    """The sums of rows with ``at``, one per step; ``missing`` where no row has a value."""
     values = [missing] * length
     for row in rows:
         if row[value] is not None and 0 <= row["at"] < length:
-            values[row["at"]] = row[value]
+            values[row["at"]] = (values[row["at"]] or 0) + row[value]
     return values
+
+
+def series(
+    rows: Iterable[Row], name: Callable[[Row], str], sums: Mapping[str, str], length: int, most: int
+) -> list[Row]:
+    """Lines of a chart of rows with ``at``, the largest first: of ``most`` names, and of all others as ``other``.
+
+    Args:
+        rows: as ``grouped`` gives them.
+        name: of the line that a row is of.
+        sums: what a line has -> the column that it is the sum of, per step; the first one says which lines are largest.
+        length: how many steps.
+        most: lines with a name.
+    """
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(name(row), []).append(row)
+    first = next(iter(sums.values()))
+    totals = {each: sum(row[first] or 0 for row in some) for each, some in by_name.items()}
+    ranked = sorted(totals, key=lambda each: -totals[each])
+    lines = {each: by_name[each] for each in ranked[:most]}
+    for each in ranked[most:]:
+        lines["other"] = [*lines.get("other", ()), *by_name[each]]
+    return [
+        {
+            "name": each,
+            "total": sum(row[first] or 0 for row in some),
+            **{told: spread(some, column, length) for told, column in sums.items()},
+        }
+        for each, some in lines.items()
+    ]
+
+
+def ranked(
+    rows: Iterable[Row], keys: Sequence[str], sums: Mapping[str, str], limit: int | None = None
+) -> list[Row]:
+    """One dict per key: ``keys``, and by name what it is the sum of (``sums``); largest in the first of these first."""
+    by_key: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        key = tuple(row[name] for name in keys)
+        entry = by_key.setdefault(key, {**dict(zip(keys, key, strict=True)), **dict.fromkeys(sums, 0)})
+        for name, column in sums.items():
+            entry[name] += row[column] or 0
+    first = next(iter(sums))
+    return sorted(by_key.values(), key=lambda entry: -entry[first])[:limit]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gateway.history.files import Reading
-from gateway.history.grouping import grouped, spread, stepped
+from gateway.history.grouping import grouped, ranked, spread, stepped
 from gateway.history.scope import Scope
 from gateway.history.tables import Warehouse
 
@@ -37,7 +37,7 @@ def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int =
     step = scope.step(WINDOW_S)
     length = scope.steps(step)
     columns = ["topic", "le_ns", "n", "max_ns", *CAUSES]
-    batches = (stepped(each, scope, step) for each in warehouse.read("rpc_latency", columns, scope, reading))
+    batches = stepped(warehouse.read("rpc_latency", columns, scope, reading), scope, step)
     rows = grouped(batches, ["topic", "at", "le_ns"], ["n", *CAUSES], ["max_ns"])
     topics = folded(rows, "topic")
     steps = folded(rows, "at")
@@ -66,22 +66,18 @@ def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int =
 
 def folded(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """One row per value of ``key``, the one with most calls first."""
-    by_key: dict[Any, dict[str, Any]] = {}
+    entries = ranked(rows, [key], {name: name for name in ("n", *CAUSES)})
     buckets: dict[Any, Counter[int]] = defaultdict(Counter)
+    longest: dict[Any, int] = {}
     for row in rows:
-        entry = by_key.setdefault(
-            row[key], {key: row[key], "n": 0, "max_ns": None, **dict.fromkeys(CAUSES, 0)}
-        )
-        for name in ("n", *CAUSES):
-            entry[name] += row[name] or 0
         if row["le_ns"] is not None:
             buckets[row[key]][row["le_ns"]] += row["n"] or 0
-            entry["max_ns"] = max(entry["max_ns"] or 0, row["max_ns"] or 0)
-    for value, entry in by_key.items():
-        entry |= {
-            name: percentile(buckets[value], share, entry["max_ns"]) for name, share in PERCENTILES.items()
-        }
-    return sorted(by_key.values(), key=lambda entry: (-entry["n"], str(entry[key])))
+            longest[row[key]] = max(longest.get(row[key], 0), row["max_ns"] or 0)
+    for entry in entries:
+        value = entry[key]
+        entry["max_ns"] = most = longest.get(value)
+        entry |= {name: percentile(buckets[value], share, most) for name, share in PERCENTILES.items()}
+    return sorted(entries, key=lambda entry: (-entry["n"], str(entry[key])))
 
 
 def percentile(buckets: Counter[int], percent: int, longest: int | None) -> int | None:

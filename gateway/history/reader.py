@@ -19,9 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from broker.errors import HeadgateError
-from gateway.history import findings, latency, summary, traffic, work
-from gateway.history.files import Absent, Budget, Reading, arrow
-from gateway.history.scope import DAY_S, LEAST_S, Scope
+from gateway.history import findings, latency, traffic
+from gateway.history.files import Absent, Budget, Reading, arrow, seconds
+from gateway.history.scope import DAY_S, LEAST_S, Scope, fitted
 from gateway.history.tables import WIDEST_S, Warehouse
 
 WAITING_MAX: Final = 16
@@ -32,10 +32,61 @@ KEPT_BYTES: Final = 16 * 2**20
 """Of them together."""
 LIMIT: Final = 50
 """Rows of a table unless said."""
+RUNS: Final = 20
+"""Runs of jobs that are told."""
+_RUN: Final = ("job", "batch_id", "feed", "rows_in", "rows_out", "bad_blocks", "lost_records", "duration_s")
+LISTED_DAYS: Final = 400
+"""Partitions of a table whose files are counted, the newest."""
+
+
+# ---------------------------------------------------------------- what there is to ask about
+
+
+def summary(warehouse: Warehouse, scope: Scope, reading: Reading) -> dict[str, Any]:
+    """Tables, runs, sums over the scope.
+
+    ``first`` is the first second of the data, ``last`` the first one behind it, ``fit`` what a chart of all of it
+    shows (since, until); None and an empty list where there is none. ``ended`` is when the newest run did, if any has.
+    """
+    tables = {name: _about(warehouse, name) for name in warehouse.tables()}
+    extent = warehouse.extent()
+    runs = [_run(row) for row in warehouse.runs(reading, RUNS)]
+    ends = [run["finished_at"] for run in runs if run["finished_at"] is not None]
+    return {
+        "first": extent[0] if extent else None,
+        "last": extent[1] if extent else None,
+        "fit": list(fitted(*extent)) if extent else [],
+        "ended": max(ends, default=None),
+        "tables": tables,
+        "runs": runs,
+        **traffic.totals(warehouse, scope, reading),
+    }
+
+
+def _about(warehouse: Warehouse, name: str) -> dict[str, Any]:
+    """Size and days of a table, from its directory."""
+    days = warehouse.days(name)
+    files = warehouse.files(name, days[:LISTED_DAYS])
+    return {
+        "days": len(days),
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "first_day": days[-1] if days else None,
+        "last_day": days[0] if days else None,
+    }
+
+
+def _run(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of ``_runs`` with its times as seconds; what an older schema lacks is None."""
+    times = {name: seconds(row.get(name)) for name in ("started_at", "finished_at")}
+    return {**{name: row.get(name) for name in _RUN}, **times}
+
+
+# ---------------------------------------------------------------- questions
 
 _Query = Callable[..., dict[str, Any]]
 QUESTIONS: Final[dict[str, tuple[_Query, tuple[str, ...]]]] = {
-    "summary": (summary.summary, ("traffic", "errors")),
+    "summary": (summary, ("traffic", "errors")),
     "traffic": (traffic.over_time, ("traffic",)),
     "latency": (latency.over_time, ("rpc_latency",)),
     "tree": (latency.tree, ("tree_latency",)),
@@ -44,8 +95,8 @@ QUESTIONS: Final[dict[str, tuple[_Query, tuple[str, ...]]]] = {
     "denied": (findings.denied, ("denied",)),
     "order": (findings.order, ("order_check", "event_gaps")),
     "slow": (findings.slow, ("slow",)),
-    "jobs": (work.jobs, ("job_outcomes",)),
-    "notifications": (work.notifications, ("notifications",)),
+    "jobs": (findings.jobs, ("job_outcomes",)),
+    "notifications": (findings.notifications, ("notifications",)),
 }
 """Question -> who answers it, and from which tables."""
 
@@ -104,7 +155,7 @@ def answer(
         reading = Reading(budget or Budget())
         rows = query(warehouse, scope, reading, **dict(question.more))
     values = {**scope.as_json(), **reading.as_json(), **rows}
-    return summary.aged(values, time.time()) if question.name == "summary" else values
+    return _aged(values) if question.name == "summary" else values
 
 
 def scope_of(warehouse: Warehouse, question: Question, max_days: float) -> Scope:
@@ -133,9 +184,10 @@ def scope_of(warehouse: Warehouse, question: Question, max_days: float) -> Scope
     return scope
 
 
-def _aged(known: bytes) -> bytes:
-    """A summary from memory, as fresh as it is now."""
-    return msgspec.json.encode(summary.aged(msgspec.json.decode(known), time.time()))
+def _aged(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary with ``fresh_s``: how long ago the newest run ended."""
+    ended = summary["ended"]
+    return {**summary, "fresh_s": None if ended is None else max(0.0, time.time() - ended)}
 
 
 class History:
@@ -195,7 +247,9 @@ class History:
         key = (question, self._state(warehouse, question))
         if (known := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
-            return known if question.name != "summary" else _aged(known)
+            if question.name == "summary":  # from memory it is older than it says
+                return msgspec.json.encode(_aged(msgspec.json.decode(known)))
+            return known
         budget = Budget(stopped=lambda: self._closed)
         body = msgspec.json.encode(answer(warehouse, question, max_days=self._max_days, budget=budget))
         self._keep(key, body)
@@ -204,9 +258,13 @@ class History:
 
     def _state(self, warehouse: Warehouse, question: Question) -> object:
         scope = scope_of(warehouse, question, self._max_days)
-        if question.name == "summary":
-            return scope, summary.state(warehouse, scope.reaching(WIDEST_S).days)
-        return scope, warehouse.state(QUESTIONS[question.name][1], scope.reaching(WIDEST_S).days)
+        days = scope.reaching(WIDEST_S).days
+        if question.name != "summary":
+            return scope, warehouse.state(QUESTIONS[question.name][1], days)
+        tables = warehouse.tables()
+        listed = [(name, *warehouse.days(name)) for name in tables]
+        runs = warehouse.run_files()
+        return scope, *listed, warehouse.extent(), warehouse.state(tables, days), *runs
 
     def _keep(self, key: object, body: bytes) -> None:
         self._kept[key] = body

@@ -11,21 +11,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from broker.errors import ConfigError
 from broker.journal.stores import is_url, joined
 from broker.secret import masked
 from gateway import delta
+from gateway.delta import File
 from gateway.history.files import (
     FILES_MAX,
     Absent,
-    File,
     Reading,
     arrow,
     batches,
     edge_of,
     module,
+    opened,
     seconds,
     within,
 )
@@ -49,7 +51,7 @@ class Warehouse:
     def __init__(self, directory: str) -> None:
         self.directory = delta.place_of(directory)
         self._stored = is_url(self.directory)
-        self._edges: dict[tuple[object, ...], tuple[int, int] | None] = {}
+        self._edges: dict[tuple[str, File], tuple[int, int] | None] = {}
         self._listed: dict[str, tuple[int, dict[str, list[File]]]] = {}
 
     def check(self) -> None:
@@ -103,12 +105,13 @@ class Warehouse:
 
     def run_files(self) -> list[File]:
         """The files of ``_runs``, newest first."""
-        return sorted(self.files("_runs", self.days("_runs")[:31]), key=lambda each: each.state, reverse=True)
+        found = self.files("_runs", self.days("_runs")[:31])
+        return sorted(found, key=lambda each: (each.written_ms, each.size), reverse=True)
 
-    def state(self, tables: Sequence[str], days: Sequence[str]) -> tuple[object, ...]:
+    def state(self, tables: Sequence[str], days: Sequence[str]) -> tuple[File, ...]:
         """Changes when any file of these partitions does."""
         files = [each for table in tables for each in self.files(table, days)]
-        return tuple((each.path, each.state) for each in files[:FILES_MAX])
+        return tuple(files[:FILES_MAX])
 
     def extent(self) -> tuple[int, int] | None:
         """First second of the data and the first one behind it, by tens as windows of traffic are; None without any.
@@ -137,7 +140,7 @@ class Warehouse:
 
     def _edge(self, table: str, file: File) -> tuple[int, int] | None:
         """First second of a file and the first one behind it; remembered."""
-        key = (table, file.path, file.state)
+        key = table, file
         if key not in self._edges:
             if len(self._edges) >= EDGES_MAX:
                 self._edges.clear()
@@ -189,10 +192,10 @@ class Warehouse:
         rows: list[dict[str, Any]] = []
         for file in self.run_files()[: 4 * count]:
             try:
-                with file.opened() as opened:
-                    if not reading.budget.take(opened.metadata.num_rows, file.size, 1):
+                with opened(file) as parquet:
+                    if not reading.budget.take(parquet.metadata.num_rows, file.size, 1):
                         break
-                    rows += opened.read(use_threads=False).to_pylist()
+                    rows += parquet.read(use_threads=False).to_pylist()
             except FileNotFoundError:
                 reading.vanished = True
             except (OSError, arrow().ArrowException):
@@ -257,7 +260,7 @@ def _written(place: str) -> tuple[int, bool]:
 
 
 def _logged(place: str) -> dict[str, list[File]]:
-    """The files of a table by date, as its log says; none where there is no table.
+    """The files of a table by date, with their whole paths, as its log says; none where there is no table.
 
     Raises:
         Absent: the log cannot be read or is lost, or ``deltalake`` is not installed.
@@ -268,13 +271,9 @@ def _logged(place: str) -> dict[str, list[File]]:
         if table is None:
             delta.refuse_without_log(place)
             return {}
-        rows = arrow().table(table.get_add_actions(flatten=True))
-        rows = rows.select(["path", "partition.dt", "size_bytes", "modification_time"])
     except delta.TableError as error:
         raise Absent(str(error)) from None
     by_day: dict[str, list[File]] = {}
-    for row in rows.to_pylist():
-        day, size = str(row["partition.dt"]), row["size_bytes"]
-        path = joined(place, row["path"])
-        by_day.setdefault(day, []).append(File(path, day, size, (row["modification_time"], size)))
-    return {day: sorted(files, key=lambda each: each.path) for day, files in by_day.items()}
+    for file in delta.files_of(table):
+        by_day.setdefault(file.date, []).append(replace(file, path=joined(place, file.path)))
+    return by_day

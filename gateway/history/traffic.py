@@ -6,12 +6,11 @@ at the door; an answer by direction counts deliveries, too.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, Literal, get_args
 
 from gateway.history.files import Reading, arrow
-from gateway.history.grouping import grouped, stepped
+from gateway.history.grouping import grouped, ranked, series, stepped
 from gateway.history.scope import Scope
 from gateway.history.tables import Warehouse
 
@@ -27,21 +26,14 @@ _NUMBERS: Final = ("n", "payload_bytes", "wire_bytes")
 def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, by: str = "type") -> dict[str, Any]:
     """Messages and bytes per step, one series per value of ``by``, the largest first."""
     step = scope.step(10)
-    length = scope.steps(step)
-    batches = (
-        stepped(_named(batch, by), scope, step)
-        for batch in _read(warehouse, scope, reading, {"direction", "kind", "type", by})
-    )
+    read = _read(warehouse, scope, reading, {"direction", "kind", "type", by})
+    batches = stepped((_named(batch, by) for batch in read), scope, step)
     rows = grouped(batches, ["name", "at", "direction"], _NUMBERS)
     carried = [row for row in rows if by == "direction" or row["direction"] != "out"]
-    sizes: Counter[str] = Counter()
-    for row in carried:
-        sizes[row["name"]] += row["n"] or 0
-    top = [name for name, _ in sizes.most_common(SERIES)]
-    series = [_series(name, [row for row in carried if row["name"] == name], length) for name in top]
-    if rest := [row for row in carried if row["name"] not in top]:
-        series.append(_series("other", rest, length))
-    return {"by": by, "step_s": step, "times": scope.times(step), "series": series}
+    lines = series(
+        carried, lambda row: str(row["name"]), {"n": "n", "bytes": "wire_bytes"}, scope.steps(step), SERIES
+    )
+    return {"by": by, "step_s": step, "times": scope.times(step), "series": lines}
 
 
 def talkers(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 20) -> dict[str, Any]:
@@ -75,18 +67,14 @@ def totals(warehouse: Warehouse, scope: Scope, reading: Reading) -> dict[str, An
         for row in rows
         if scope.service in (None, row["service"]) and (scope.rank is None or row["rank"] == scope.rank)
     ]
-    services: Counter[str] = Counter()
-    for row in rows:
-        if row["service"]:
-            services[row["service"]] += row["n"] or 0
+    services = ranked((row for row in rows if row["service"]), ["service"], {"n": "n"}, 200)
     came = [row for row in inside if row["direction"] != "out"]
     failed = grouped(warehouse.read("errors", ["n"], scope, reading), [], ["n"])
     return {
-        "messages": _sum(came, "n"),
-        "payload_bytes": _sum(came, "payload_bytes"),
-        "wire_bytes": _sum(came, "wire_bytes"),
-        "errors": _sum(failed, "n"),
-        "services": [name for name, _ in services.most_common(200)],
+        "messages": sum(row["n"] or 0 for row in came),
+        **{name: sum(row[name] or 0 for row in came) for name in ("payload_bytes", "wire_bytes")},
+        "errors": sum(row["n"] or 0 for row in failed),
+        "services": [each["service"] for each in services],
         "ranks": sorted({row["rank"] for row in rows if row["rank"] is not None})[:1000],
     }
 
@@ -110,14 +98,6 @@ def _named(batch: Any, by: str) -> Any:
     value = batch.column(by).cast(pa.string())
     other = batch.column("kind") if by == "type" else "(none)"
     return batch.append_column("name", compute.coalesce(value, other))
-
-
-def _series(name: str, rows: list[dict[str, Any]], length: int) -> dict[str, Any]:
-    n, size = [0] * length, [0] * length
-    for row in rows:
-        n[row["at"]] += row["n"] or 0
-        size[row["at"]] += row["wire_bytes"] or 0
-    return {"name": name, "total": sum(n), "n": n, "bytes": size}
 
 
 def _ranked(rows: list[dict[str, Any]], failed: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -146,7 +126,3 @@ def _usage(warehouse: Warehouse, scope: Scope, reading: Reading) -> list[dict[st
     names = ("requests", "responses", "events", "denied", "errors", "payload_bytes", "wire_bytes", "rpc_ns")
     rows = grouped(warehouse.read("user_usage", ["userid", *names], days, reading), ["userid"], names)
     return sorted(rows, key=lambda row: -(row["wire_bytes"] or 0))
-
-
-def _sum(rows: list[dict[str, Any]], name: str) -> int:
-    return sum(row[name] or 0 for row in rows)

@@ -174,15 +174,15 @@ def test_what_is_written_a_moment_later_is_seen(house, tmp_path):
 
 def test_the_columns_that_are_asked_for_stand_in_the_schema():
     """Names are those of the pipeline: a renamed column would be null for ever."""
-    from gateway.history import findings, latency, summary, traffic, work
+    from gateway.history import findings, latency, reader, traffic
 
     asked = {
         "traffic": (*traffic._COLUMNS, *traffic._NUMBERS), "denied": findings._DENIED, "slow": findings._SLOW,
         "rpc_latency": ("topic", "le_ns", "n", "max_ns", *latency.CAUSES, "rank", "service"),
             "tree_latency": ("rank", "source", "target", "n", "sum_ns", "service"),
             "errors": (*findings._FAILED, "n", "userid", "rank", "service"),
-        "order_check": findings._ORDER, "event_gaps": findings._GAPS, "job_outcomes": work._JOB,
-        "notifications": work._NOTE, "_runs": (*summary._RUN, "started_at", "finished_at"),
+        "order_check": findings._ORDER, "event_gaps": findings._GAPS, "job_outcomes": findings._JOB,
+        "notifications": findings._NOTE, "_runs": (*reader._RUN, "started_at", "finished_at"),
         "user_usage": ("userid", "rpc_ns", "errors"),
     }  # fmt: skip
     for table, columns in asked.items():
