@@ -55,12 +55,12 @@ class Method:
         self.told: MethodReport | None = None
 
     def quiet(self) -> None:
-        """Nothing is known of now."""
+        """Forget its rates and what is open: its broker does not answer."""
         self.totals.rest()
         self.calls = self.errors = 0.0
 
     def take(self, rank: int, told: MethodReport, seconds: float) -> None:
-        """What a broker told of it, so many seconds after it had told the last time; 0: it had not."""
+        """Take what a broker told of it, so many seconds after it told the last time; 0: this is the first time."""
         rated = seconds > 0
         totals = self.totals = Totals(self.totals.kind, self.totals.name)
         totals.take(rank, told, self.told if rated else told)
@@ -70,7 +70,7 @@ class Method:
         self.told = told
 
     def add(self, other: Method) -> None:
-        """That of another broker, too."""
+        """Add the same method at another broker."""
         self.totals.add(other.totals)
         self.calls += other.calls
         self.errors += other.errors
@@ -121,8 +121,8 @@ class Calls:
 
     # -- what was told -----------------------------------------------------------------------------
 
-    def took(self, rank: int, told: Answer, at: float, second: int) -> None:
-        """An answer of a broker; the time by the clock, and in seconds since 1970.
+    def take(self, rank: int, told: Answer, at: float, second: int) -> None:
+        """Take an answer of a broker; the time by the clock, and in seconds since 1970.
 
         Raises:
             ValueError: it is odd; nothing of it counts.
@@ -152,15 +152,15 @@ class Calls:
         return key not in PAGES and not self._providers.is_own(*key)
 
     def forget(self, rank: int) -> None:
-        """It does not answer: what it counted meanwhile is no rate of a second."""
+        """Forget the rates of a broker: it does not answer, and what it counted meanwhile is no rate of a second."""
         broker = self._brokers.get(rank)
         if broker is not None:
             broker.at, broker.rated = None, False
             for method in broker.methods.values():
                 method.quiet()
 
-    def lost(self) -> None:
-        """The gateway has no broker: nothing is known."""
+    def clear(self) -> None:
+        """Forget all brokers: the gateway has lost its own."""
         self._brokers.clear()
         self._providers = Providers(GATEWAY)
         self.total = {}

@@ -89,21 +89,21 @@ class Collector:
         self._under_way: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._watched = -WATCHED_S
         self._seen = -LATE_S
-        self._over = asyncio.Event()
+        self._round_ended = asyncio.Event()
         self._somebody = asyncio.Event()
 
-    def watched(self) -> None:
-        """Somebody looks."""
+    def note_watcher(self) -> None:
+        """Somebody looks at the figures: for ``WATCHED_S`` rounds are a second apart."""
         self._watched = self._clock()
         self._somebody.set()
 
-    async def fresh(self) -> None:
-        """Somebody looks, and at what is true now: where nobody did lately, wait for the next round."""
-        self.watched()
+    async def wait_fresh(self) -> None:
+        """Somebody looks at the figures as they are now: where nobody did lately, wait for the next round."""
+        self.note_watcher()
         if self._clock() - self._seen >= LATE_S:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FRESH_S):
-                    await self._over.wait()
+                    await self._round_ended.wait()
 
     @property
     def why(self) -> str:
@@ -147,8 +147,8 @@ class Collector:
         self._round += 1
         if busy:
             self._seen = self._clock()
-            self._over.set()
-            self._over = asyncio.Event()
+            self._round_ended.set()
+            self._round_ended = asyncio.Event()
 
     def _note_upstream(self) -> None:
         joined = self._behind.joined
@@ -160,8 +160,8 @@ class Collector:
         self._unknown.clear()
         self._latest = {}
         self._looks = 0
-        self.ranks.lost()
-        self.calls.lost()
+        self.ranks.clear()
+        self.calls.clear()
 
     def _mark(self, text: str) -> None:
         if self._rings is not None:
@@ -212,39 +212,39 @@ class Collector:
 
     async def _ask_stats(self, asked: Trunk, rank: int) -> None:
         began = self._clock()
-        self.ranks.asked(rank, began)
-        self.ranks.questioned(rank, self._behind.rank)
+        self.ranks.note_asked(rank, began)
+        self.ranks.count_question(rank, self._behind.rank)
         try:
             answer = (await asked.rpc(STATS, {"detail": True}, nodeid=rank, timeout_s=ANSWER_S)).json()
             now = self._clock()
-            self.ranks.took(rank, answer, now, (now - began) * 1000)
+            self.ranks.take(rank, answer, now, (now - began) * 1000)
         except (HeadgateError, TimeoutError, *ODD) as error:
-            self._failed(STATS, rank, error)
+            self._note_failure(STATS, rank, error)
         else:
-            self._heard(rank, True)
+            self._mark_answering(rank, True)
 
     async def _ask_calls(self, asked: Trunk, rank: int) -> None:
-        self.ranks.questioned(rank, self._behind.rank)
+        self.ranks.count_question(rank, self._behind.rank)
         try:
             answer: Answer = (await asked.rpc(CALLS, {}, nodeid=rank, timeout_s=ANSWER_S)).json()
-            self.calls.took(rank, answer, self._clock(), int(self._wall()))
+            self.calls.take(rank, answer, self._clock(), int(self._wall()))
         except (HeadgateError, TimeoutError, *ODD) as error:
-            self._failed(CALLS, rank, error)
+            self._note_failure(CALLS, rank, error)
 
-    def _failed(self, topic: str, rank: int, error: Exception) -> None:
+    def _note_failure(self, topic: str, rank: int, error: Exception) -> None:
         if isinstance(error, RpcError) and error.errno in (errno.ENOSYS, errno.EPERM):
             self._unknown.add((topic, rank))
             if topic == STATS:
-                self.ranks.failed(rank, "", answered=True)
+                self.ranks.note_failure(rank, "", answered=True)
             return
         self.calls.forget(rank)
         if topic == STATS and self._behind.asked is not None:
             text = str(error) if isinstance(error, HeadgateError) else "its answer is odd"
             late = isinstance(error, TimeoutError)
-            self.ranks.failed(rank, "" if late else text, answered=not late)
-            self._heard(rank, False)
+            self.ranks.note_failure(rank, "" if late else text, answered=not late)
+            self._mark_answering(rank, False)
 
-    def _heard(self, rank: int, answers: bool) -> None:
+    def _mark_answering(self, rank: int, answers: bool) -> None:
         if answers and rank in self._silent:
             self._silent.discard(rank)
             self._mark(f"rank {rank} answers again")
@@ -303,7 +303,7 @@ class Overlay:
 
     async def _ask(self, asked: Trunk, topic: str, payload: dict[str, Any], rank: int) -> dict[str, Any]:
         async with self._few:
-            self._ranks.questioned(rank, self._behind.rank)
+            self._ranks.count_question(rank, self._behind.rank)
             answer: dict[str, Any] = (await asked.rpc(topic, payload, nodeid=rank, timeout_s=ANSWER_S)).json()
             return answer
 
@@ -328,6 +328,6 @@ class Overlay:
     async def _health(self, asked: Trunk, rank: int) -> None:
         try:
             told = await self._ask(asked, "overlay.health", {}, rank)
-            self._ranks.health({**told, "rank": rank}, self._clock())
+            self._ranks.take_health({**told, "rank": rank}, self._clock())
         except (HeadgateError, TimeoutError, *ODD):
             return  # its figures say whether it answers

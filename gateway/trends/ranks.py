@@ -94,7 +94,7 @@ class Rank:
         self.forget()
 
     def forget(self) -> None:
-        """It does not answer: what it counted meanwhile is no rate of a second."""
+        """Forget its rates: it does not answer, and what it counted meanwhile is no rate of a second."""
         self.before: Before | None = None
         self.rx: dict[str, float] | None = None
         self.tx: dict[str, float] | None = None
@@ -176,8 +176,8 @@ class Ranks:
             found = self.ranks[number] = Rank(number)
         return found
 
-    def lost(self) -> None:
-        """The gateway has no broker: nothing is known."""
+    def clear(self) -> None:
+        """Forget all brokers: the gateway has lost its own."""
         self.ranks.clear()
         self.state = ""
 
@@ -187,14 +187,17 @@ class Ranks:
 
     # -- what was told -----------------------------------------------------------------------------
 
-    def asked(self, number: int, now: float) -> None:
-        """It owes an answer."""
+    def note_asked(self, number: int, now: float) -> None:
+        """A broker was asked at this time: it owes an answer."""
         rank = self.of(number)
         if rank.waiting is None:
             rank.waiting = now
 
-    def questioned(self, number: int, origin: int) -> None:
-        """The gateway, whose broker is ``origin``, asks a broker: what it sends is no traffic of anybody."""
+    def count_question(self, number: int, origin: int) -> None:
+        """Count a question of the gateway, whose broker is ``origin``, at each broker that it passes.
+
+        It is no user's traffic, and left out of the rates.
+        """
         up, down = self._above(origin), self._above(number)
         while len(up) > 1 and len(down) > 1 and up[-2] == down[-2]:
             up.pop()
@@ -211,8 +214,8 @@ class Ranks:
             found.append(rank.parent)
         return found
 
-    def took(self, number: int, answer: Answer, now: float, ms: float) -> None:
-        """It told its figures.
+    def take(self, number: int, answer: Answer, now: float, ms: float) -> None:
+        """Take a broker's answer to ``broker.stats-get``.
 
         Raises:
             ValueError: they are odd.
@@ -222,8 +225,8 @@ class Ranks:
         rank.take(told, now, ms, max(8, CLIENTS_MAX // len(self.ranks)))
         self._changed(rank)
 
-    def failed(self, number: int, text: str, *, answered: bool) -> None:
-        """It did not tell them; ``answered``: it, or somebody on the way, said why."""
+    def note_failure(self, number: int, text: str, *, answered: bool) -> None:
+        """A broker did not tell its figures; ``answered``: it, or somebody on the way, said why."""
         rank = self.of(number)
         rank.forget()
         rank.said = text
@@ -254,8 +257,8 @@ class Ranks:
         for gone in self.ranks.keys() - placed.keys():
             del self.ranks[gone]
 
-    def health(self, answer: Answer, now: float) -> None:
-        """What ``overlay.health`` says of one broker and its children; whoever is gone takes those below along.
+    def take_health(self, answer: Answer, now: float) -> None:
+        """Take what ``overlay.health`` says of one broker and its children; those below a broker that is gone are, too.
 
         Raises:
             ValueError: it is odd.

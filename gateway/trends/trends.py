@@ -113,7 +113,7 @@ class Trends:
         """
         if not self._charts:
             raise RpcError(errno.ENOSYS, "no charts are kept here (history.charts)")
-        self._collector.watched()
+        self._collector.note_watcher()
         now = int(self._wall())
         if range_s <= FINE * FINE_S:
             return self.rings.read(now, range_s, figures)
@@ -158,7 +158,7 @@ class Trends:
         return answer | ({"clients": ranks.clients()} if clients and owner else {})
 
     async def _asked(self) -> None:
-        await self._collector.fresh()
+        await self._collector.wait_fresh()
         if self._behind.asked is None:
             raise RpcError(errno.EHOSTUNREACH, UNREACHABLE)
 

@@ -27,7 +27,7 @@ def over(answers, seconds=2):
     """Calls that were told by rank 0, one answer after the other, and added up each time."""
     calls = Calls()
     for at, answer in enumerate(answers):
-        calls.took(0, answer, float(at * seconds), 1000 + at * seconds)
+        calls.take(0, answer, float(at * seconds), 1000 + at * seconds)
         calls.count(1000 + at * seconds)
     return calls
 
@@ -44,11 +44,11 @@ def test_charts_of_all_and_of_each_method():
     calls = Calls()
     before = {"calc.add": (10, {}, [10, 0, 0, 0]), "attr.get": (5, {}, [5, 0, 0, 0])}
     for rank, methods in ((0, before), (1, {})):
-        calls.took(rank, told(methods), 0.0, 1000)
+        calls.take(rank, told(methods), 0.0, 1000)
     assert calls.count(1000) == {"open": 0}
     now = {"calc.add": (30, {"22": 4}, [28, 2, 0, 0]), "attr.get": (50, {}, [50, 0, 0, 0])}
-    calls.took(0, told(now), 2.0, 1002)
-    calls.took(1, told({"calc.sub": (2, {}, [0, 0, 0, 2])}), 2.0, 1002)
+    calls.take(0, told(now), 2.0, 1002)
+    calls.take(1, told({"calc.sub": (2, {}, [0, 0, 0, 2])}), 2.0, 1002)
     assert calls.count(1002) == {
         "calls": 11.0,
         "errors": 2.0,
@@ -68,9 +68,9 @@ def test_a_row_says_all_of_a_method_and_what_fails_comes_first():
     last = {"errnum": 22, "text": "no", "userid": 7, "time": 900.0}
     calls = Calls()
     for at, count in ((0.0, 0), (2.0, 20)):
-        calls.took(0, told({"calc.add": (count, {}, [count, 0, 0, 0])}), at, 1000 + int(at))
+        calls.take(0, told({"calc.add": (count, {}, [count, 0, 0, 0])}), at, 1000 + int(at))
         bad = (count // 2, {"22": count // 2}, (), 3, last)
-        calls.took(3, told({"calc.sub": bad, "calc.add": (0,)}, services={}), at, 1000 + int(at))
+        calls.take(3, told({"calc.sub": bad, "calc.add": (0,)}, services={}), at, 1000 + int(at))
         calls.count(1000 + int(at))
     said = answer(calls)
     assert names(said) == ["calc.sub", "calc.add"]
@@ -142,8 +142,8 @@ def test_brokers_own_services_and_what_a_page_asks_are_no_calls_of_users(name):
 
 def test_a_service_that_is_built_in_at_another_broker_only_is_left_out():
     calls = Calls()
-    calls.took(1, told({"content.load": (1,)}, builtin=()), 0.0, 1000)
-    calls.took(0, told({}, builtin=("content",)), 0.0, 1000)
+    calls.take(1, told({"content.load": (1,)}, builtin=()), 0.0, 1000)
+    calls.take(0, told({}, builtin=("content",)), 0.0, 1000)
     calls.count(1000)
     assert answer(calls)["rows"] == answer(calls, 1)["rows"] == []
 
@@ -154,7 +154,7 @@ def test_a_silent_broker_has_nothing_open_and_its_errors_stay():
     assert calls.count(1004) == {}
     row = answer(calls)["rows"][0]
     assert (row["calls"], row["errors"], row["open"], row["errnos"]) == (0, 0, 0, {"5": 2})
-    calls.took(0, told({"calc.add": (904,)}), 60.0, 1060)
+    calls.take(0, told({"calc.add": (904,)}), 60.0, 1060)
     calls.count(1060)
     assert answer(calls)["rows"][0]["calls"] == 0, "what came meanwhile is no rate of a second"
 
@@ -170,7 +170,7 @@ def test_counters_that_were_cleared_count_from_zero():
 def test_methods_that_a_broker_tells_no_more_are_gone():
     calls = over([told({"calc.add": (1,), "calc.sub": (1,)}), told({"calc.sub": (1,)})])
     assert names(answer(calls)) == ["calc.sub"]
-    calls.lost()
+    calls.clear()
     assert answer(calls)["rows"] == []
 
 
@@ -197,8 +197,8 @@ def test_methods_that_are_kept_are_bounded(monkeypatch):
     calls = over([told(many), told(many)])
     assert len(answer(calls)["rows"]) == 5
     assert calls.left_out == 8
-    calls.took(0, told({"calc.m8": (8,)}), 9.0, 1009)
-    calls.took(1, told(many), 9.0, 1009)
+    calls.take(0, told({"calc.m8": (8,)}), 9.0, 1009)
+    calls.take(1, told(many), 9.0, 1009)
     calls.count(1009)
     assert (len(answer(calls, 0)["rows"]), len(answer(calls, 1)["rows"])) == (1, 4)
 
@@ -208,7 +208,7 @@ def test_methods_with_charts_of_their_own_are_bounded_and_keep_them():
         f"calc.m{number:03}": (number + 1, {}, [number + 1, 0, 0, 0]) for number in range(METHODS_MAX + 9)
     }
     calls = over([told({}), told(many)])
-    calls.took(0, told({name: (each[0] + 1, *each[1:]) for name, each in many.items()}), 4.0, 1004)
+    calls.take(0, told({name: (each[0] + 1, *each[1:]) for name, each in many.items()}), 4.0, 1004)
     named = {name for name in calls.count(1004) if name.startswith("calls:")}
     assert named == {f"calls:calc.m{number:03}" for number in range(9, METHODS_MAX + 9)}
 

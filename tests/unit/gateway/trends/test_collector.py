@@ -110,7 +110,7 @@ async def test_figures_of_all_brokers_and_of_the_gateway():
 async def test_while_somebody_looks_the_tree_and_its_health_are_known_too():
     brokers = Brokers()
     _rings, collecting = collector(brokers, time())
-    collecting.watched()
+    collecting.note_watcher()
     for _ in range(SHAPE_EVERY):
         await collecting.collect()
     assert brokers.asked_for("overlay.topology") == 1
@@ -129,7 +129,7 @@ async def test_who_looks_first_is_told_how_calls_fare_now():
     brokers = Brokers()
     _rings, collecting = collector(brokers, time())
     await collecting.collect()
-    collecting.watched()
+    collecting.note_watcher()
     for asked in (2, 2, 3):
         await collecting.collect()
         assert brokers.questions.count((CALLS, 0)) == asked
@@ -139,7 +139,7 @@ async def test_a_tree_that_is_not_told_is_asked_for_again_and_says_why():
     brokers = Brokers()
     _rings, collecting = collector(brokers, time())
     brokers.unknown = {("overlay.topology", 0), ("attr.get", 0), ("state-machine.get", 0)}
-    collecting.watched()
+    collecting.note_watcher()
     await collecting.collect()
     assert collecting.overlay.why.startswith("The brokers do not tell their tree")
     brokers.unknown = {("overlay.health", 0)}
@@ -235,7 +235,7 @@ async def test_an_odd_answer_of_one_broker_is_told_and_costs_the_others_nothing(
     brokers = Brokers()
     rings, collecting = collector(brokers, time())
     brokers.odd = {1: odd}
-    collecting.watched()
+    collecting.note_watcher()
     for _ in range(4):
         await collecting.collect()
         await asyncio.sleep(0.01)
@@ -260,7 +260,7 @@ async def test_an_odd_answer_of_one_broker_is_told_and_costs_the_others_nothing(
 async def test_a_tree_that_is_none_is_not_walked(odd):
     brokers = Brokers()
     _rings, collecting = collector(brokers, time())
-    collecting.watched()
+    collecting.note_watcher()
     brokers.odd = {0: odd | {"status": "lost"}}
     async with asyncio.timeout(20):
         for _ in range(2):
@@ -273,7 +273,7 @@ async def test_a_tree_that_is_none_is_not_walked(odd):
 async def test_a_root_that_answers_no_object_has_its_health_told_all_the_same():
     brokers = Brokers()
     _rings, collecting = collector(brokers, time())
-    collecting.watched()
+    collecting.note_watcher()
     told = brokers.told
     brokers.told = lambda topic, payload: ["odd"] if topic in WORDS else told(topic, payload)
     await collecting.collect()
@@ -285,7 +285,7 @@ async def test_a_root_that_answers_no_object_has_its_health_told_all_the_same():
 async def test_odd_health_is_not_told():
     brokers = Brokers()
     _rings, collecting = collector(brokers, time())
-    collecting.watched()
+    collecting.note_watcher()
     await collecting.collect()
     for odd in ({"status": ["lost"]}, {"duration": "x"}, {"children": [7]}):
         brokers.odd = {0: odd}
@@ -320,7 +320,7 @@ async def test_it_goes_on_after_a_fault(monkeypatch, caplog):
     rings, collecting = collector(brokers, time())
     brokers.size = None
     monkeypatch.setattr(module, "LOOK_S", 0.1)
-    collecting.watched()
+    collecting.note_watcher()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(collecting.run(), name="collect")
         while "collecting figures failed" not in caplog.text:
@@ -341,7 +341,7 @@ async def test_who_looks_after_a_while_sees_what_is_true_now(charts):
         await asyncio.sleep(0.05)
         before = brokers.asked_for(STATS)
         assert before == (2 if charts else 0), "without charts nobody is asked while nobody looks"
-        await asyncio.gather(*(collecting.fresh() for _ in range(9)))
+        await asyncio.gather(*(collecting.wait_fresh() for _ in range(9)))
         assert len(collecting.ranks.answer(0, time()(), True)["ranks"]) == 2
         assert brokers.asked_for(STATS) == before + 2, "for all who look, once"
         task.cancel()
