@@ -8,6 +8,7 @@ The listening socket is open to everyone (mode 0777) as deployed clients expect;
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from broker.errors import ConfigError, LinkEnded, LinkRefused
 from broker.identity import PeerInfo
 from broker.listening import listen
 from broker.schemes import BUILT_IN
-from broker.transport.accepting import UnixListener
+from broker.sockets import peer_credentials
 from broker.transport.codec import FluxCodec
 from broker.transport.dialing import attempt
+from broker.transport.handshaking import StreamListener
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.sockets import connect
 from broker.transport.stream import StreamLink
@@ -40,6 +42,30 @@ def _strict_frame(options: Options) -> Callable[[Message], bytes] | None:
     return dialect("flux1", strict=True).frame if options.strict_rfc3 else None
 
 
+class UnixListener(StreamListener):
+    """Accepts connections on one socket file, and greets each with a byte."""
+
+    turned_away = bytes((errno.EMFILE,))
+
+    def __init__(self, sock: socket.socket, path: str, accept: Accept, options: Options) -> None:
+        super().__init__(sock, f"local://{path}", options, path)
+        self._accept = accept
+
+    def greet(self, sock: socket.socket) -> None:
+        """See ``StreamListener``."""
+        pid, uid, gid = peer_credentials(sock)
+        peer = PeerInfo(f"{self.address}#{sock.fileno()}", uid=uid, gid=gid, pid=pid, local=True)
+        denied = self._options.admit(peer) or self._kept_from(peer, sock.fileno())
+        try:
+            sock.send(bytes((denied & 0xFF,)))
+        except OSError:
+            denied = errno.EPIPE
+        if denied:
+            sock.close()
+            return
+        self._accept(_link(sock, peer, self._options))
+
+
 class UnixTransport:
     """``local:///absolute/path``."""
 
@@ -54,7 +80,7 @@ class UnixTransport:
         place = parse(uri, "local")
         _strict_frame(options)
         sock, _place = listen(place, mode=0o777)  # the directory and admit() decide who gets in
-        return UnixListener(sock, place.path, accept, options, _link)
+        return UnixListener(sock, place.path, accept, options)
 
     async def dial(self, uri: str, options: Options) -> Link:
         """Connect and wait for the handshake byte.

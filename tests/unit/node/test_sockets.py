@@ -14,9 +14,9 @@ from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
 from broker.node.client_admission import ClientAdmission
 from broker.routing.users import UserLimits
-from broker.transport import accepting
+from broker.transport import handshaking
 from broker.transport import unix as module
-from broker.transport.accepting import SpareDescriptor
+from broker.transport.handshaking import SpareDescriptor
 from broker.transport.link import DescriptorReserve, Options
 from broker.transport.unix import transport as unix
 from broker.wire.message import MAGIC_DEPLOYED, RESPONSE, event
@@ -45,14 +45,14 @@ def test_who_is_connected_gets_turns_while_a_crowd_comes(rundir):
     async def script():
         came = []
         listener = await unix.listen(f"local://{rundir}/s", came.append, Options())
-        crowd = [socket.socket(socket.AF_UNIX) for _ in range(3 * accepting.ACCEPTS)]
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(3 * handshaking.ACCEPTS)]
         for sock in crowd:
             sock.connect(str(rundir / "s"))
         seen = []
         while len(came) < len(crowd):
             seen.append(len(came))
             await asyncio.sleep(0)
-        assert {after - before for before, after in pairwise(seen)} <= {0, accepting.ACCEPTS}
+        assert {after - before for before, after in pairwise(seen)} <= {0, handshaking.ACCEPTS}
         await listener.stop()
         for link in came:
             link.close()
@@ -314,7 +314,7 @@ async def refusal_of(door):
 
 
 def test_out_of_descriptors_newcomers_are_told_and_accepting_rests_and_goes_on(rundir, monkeypatch, caplog):
-    monkeypatch.setattr(accepting, "ACCEPT_RETRY_S", 3600.0)
+    monkeypatch.setattr(handshaking, "ACCEPT_RETRY_S", 3600.0)
 
     async def script():
         async with Door(Desk(), rundir / "s") as door:
