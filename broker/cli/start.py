@@ -18,7 +18,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from broker.children.supervisor import all_left, named
+from broker import supervision
+from broker.children.supervisor import all_left
 from broker.cli import exits, wings
 from broker.cli.parsing import Parser
 from broker.endings import OK
@@ -31,9 +32,6 @@ from broker.settings import NfpSection, OsloSection, Settings, read
 from broker.signals import opened
 from broker.signals import read as read_signal
 from broker.tasks import first_of
-
-PATIENT_S: Final = 2.0
-"""After this long a slow start says whom it waits for."""
 
 _EPILOG: Final = """\
 Examples:
@@ -184,7 +182,7 @@ class Launcher:
             loop.add_reader(signals, self._take, signals)
             try:
                 self._tree.begin()
-                await first_of(self._tree.join(), self._say_for_whom_it_waits())
+                await self._tree.join()
                 if self._tree.leaving.is_set():
                     return 128 + self._told
                 if self._tree.missing():
@@ -206,14 +204,6 @@ class Launcher:
         elif came is not None:
             self._told = self._told or came.number
             self._tree.leave()
-
-    async def _say_for_whom_it_waits(self) -> None:
-        waited = PATIENT_S
-        await asyncio.sleep(waited)
-        while True:
-            print_error(f"headgate: waiting for {named(self._tree.missing())} ({waited:.0f} s)")
-            await asyncio.sleep(waited)
-            waited *= 2
 
     def _shell(self) -> list[str]:
         """The words of the user's shell; bash takes up our variables behind its ``.bashrc``, which may set them."""
@@ -244,6 +234,7 @@ class Launcher:
             "Ctrl-C ends it",
         ]
         print("\n".join(lines), flush=True)
+        supervision.announce(asyncio.get_running_loop().call_later, "READY=1")
         await first_of(self._tree.leaving.wait(), all_left(self._tree.ranks))
         if not self._tree.leaving.is_set():
             raise HeadgateError("no broker is left")

@@ -6,22 +6,28 @@ port to choose, no race for it. A rank is not started again: what has forked it 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from broker.children.child import HAS_LEFT, Child, Program, Restarts
+from broker.children.supervisor import named
 from broker.endings import FAILED, shell_code
 from broker.errors import print_error
-from broker.local.tree import Tree
+from broker.local.tree import START_S, Tree
 from broker.settings import HostEntry, Settings, check
+from broker.tasks import first_of
 
 if TYPE_CHECKING:
     from broker.node.bootstrap import Beside
+
+PATIENT_S: Final = 2.0
+"""After this long a slow start says whom it waits for, and again after twice as long."""
 
 
 def plan(base: Settings, size: int, topology: str, rundir: str) -> list[Settings]:
@@ -107,6 +113,18 @@ class LocalTree(Tree):
         gc.collect()
         gc.freeze()  # pages of what exists now stay shared: no collection touches them
         super().begin()
+
+    async def join(self, seconds: float = START_S) -> None:
+        """As of ``Tree``; a slow start says on stderr for whom it waits."""
+        await first_of(super().join(seconds), self._tell_of_the_wait())
+
+    async def _tell_of_the_wait(self) -> None:
+        waited = PATIENT_S
+        await asyncio.sleep(waited)
+        while True:
+            print_error(f"headgate: waiting for {named(self.missing())} ({waited:.0f} s)")
+            await asyncio.sleep(waited)
+            waited *= 2
 
     def failure(self) -> tuple[str, int]:
         """What is to be said of a rank that ended before all had joined, which has said why itself, and the exit code

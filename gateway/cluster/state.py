@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import os
 import shutil
@@ -27,6 +26,7 @@ import msgspec
 
 from broker import atomic, home
 from broker.errors import ConfigError
+from broker.local.rundir import lock_file
 from broker.obstacles import obstacle
 from broker.settings.schema import default_rundir
 from gateway.cluster.shape import Shape
@@ -34,7 +34,6 @@ from gateway.cluster.shape import Shape
 FILE: Final = "cluster.json"
 KEYS: Final = "keys"
 LOGS: Final = "logs"
-_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -153,26 +152,3 @@ def held(name: str, wait_s: float = 0.0) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         os.close(lock)
-
-
-def lock_file(path: Path, wait_s: float) -> int | None:
-    """A lock on the file at this path, which is made; None when somebody still has it after ``wait_s``.
-
-    Whoever has it may remove the file, and the folder it is in, before it lets go.
-
-    Raises:
-        OSError: the operating system says no.
-    """
-    until = time.monotonic() + wait_s
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(lock), path.stat()):
-                return lock
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        os.close(lock)
-        if time.monotonic() >= until:
-            return None
-        time.sleep(_LOOK_S)

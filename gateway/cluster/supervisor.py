@@ -13,7 +13,6 @@ import dataclasses
 import json
 import logging
 import os
-import shutil
 import socket
 import stat
 import sys
@@ -26,6 +25,7 @@ import msgspec
 from broker import interpreter
 from broker.children.supervisor import HURRY_S
 from broker.errors import ConfigError, HeadgateError
+from broker.local.rundir import Rundir
 from broker.local.tree import STOP_S, Tree
 from broker.loglines import Stderr
 from gateway.cluster import control, state
@@ -42,7 +42,6 @@ PORT_TRIES: Final = 3
 """How often the gateway is started until it has listened once: others may be faster to take the port that was free."""
 TAIL_BYTES: Final = 4096
 """Where the last line of a log is looked for."""
-LOCK: Final = "lock"
 GATEWAY: Final = "gateway"
 """State folder of the gateway, in that of the cluster."""
 READY_WEB: Final = "ready-web"
@@ -225,12 +224,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         saved = state.load(folder)
         sockets = Path(saved.sockets)
-        lock = _own(sockets)
+        rundir = _own(sockets)
         try:
             asyncio.run(Supervisor(folder, saved, _say).run())
         finally:
-            shutil.rmtree(sockets, ignore_errors=True)
-            os.close(lock)
+            rundir.remove()
     except (HeadgateError, OSError) as error:
         log.error("%s", error)
         _say(control.refusal(HeadgateError(f"the supervisor could not start: {error}")))
@@ -276,32 +274,12 @@ def last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _own(sockets: Path) -> int:
-    """The folder of sockets, empty, and the lock that says it is ours.
+def _own(sockets: Path) -> Rundir:
+    """The folder of sockets, empty, and ours as long as we run. Nobody else may write to the two above it: who could
+    rename what is in those could take its place.
 
     Raises:
-        ConfigError: another supervisor has it, or it is not ours alone.
-    """
-    while True:
-        _make_private(sockets)
-        try:
-            lock = state.lock_file(sockets / LOCK, STOP_S + HURRY_S)
-            break
-        except FileNotFoundError:
-            continue  # whoever had it has removed it
-    if lock is None:
-        raise ConfigError(f"{sockets}: another supervisor has it")
-    for path in sockets.iterdir():
-        if path.name != LOCK:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    return lock
-
-
-def _make_private(sockets: Path) -> None:
-    """Make the folder of sockets and the two above it; who could rename what is in those could take its place.
-
-    Raises:
-        ConfigError: others may enter it, or one of them is somebody else's.
+        ConfigError: another supervisor has it, others may enter it, or one of them is somebody else's.
     """
     for folder in (sockets.parent.parent, sockets.parent):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -310,10 +288,7 @@ def _make_private(sockets: Path) -> None:
             raise ConfigError(f"{folder}: expected a folder of ours; another $XDG_RUNTIME_DIR helps")
         if seen.st_uid == os.geteuid() and seen.st_mode & 0o022:
             folder.chmod(stat.S_IMODE(seen.st_mode) & ~0o022)
-    sockets.mkdir(mode=0o700, exist_ok=True)
-    seen = sockets.stat()
-    if seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
-        raise ConfigError(f"{sockets}: expected a folder of ours that nobody else may enter")
+    return Rundir(str(sockets), own=True, wait_s=STOP_S + HURRY_S)
 
 
 if __name__ == "__main__":

@@ -315,7 +315,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(start):
     open_to_all.chmod(0o777)
     done = cluster.verb("cluster", "up", "--size", "1")
     assert done.returncode == 1
-    assert "expected a folder of ours that nobody else may enter" in done.stderr
+    assert "expected a directory of ours that nobody else may enter" in done.stderr
     assert not cluster.folder.exists()
 
 

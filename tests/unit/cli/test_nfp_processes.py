@@ -256,7 +256,7 @@ def test_a_second_signal_and_time_end_who_does_not_listen(
         return stage.texts("line")
 
     assert asyncio.run(story(stage, PATIENCE_S, 2)) == ["no", "no"]
-    assert set(asyncio.run(story(Stage(stage.folder), 0.05, 1))) == {"no"}
+    assert set(asyncio.run(story(Stage(stage.folder), 0.5, 1))) == {"no"}
 
 
 def test_a_pipe_that_a_grandchild_keeps_open_holds_up_nobody(stage: Stage) -> None:

@@ -3,11 +3,9 @@
 import asyncio
 import dataclasses
 import os
-import shutil
 import socket
 import stat
 import sys
-import threading
 import time
 
 import pytest
@@ -167,37 +165,18 @@ def test_sockets_are_not_put_below_a_folder_of_somebody_else(rundir):
     (rundir / "theirs").mkdir(mode=0o777)
     os.chown(rundir / "theirs", 12345, 12345)
     with pytest.raises(ConfigError, match="expected a folder of ours"):
-        supervisor._make_private(rundir / "theirs" / "clusters" / "demo-1")
+        supervisor._own(rundir / "theirs" / "clusters" / "demo-1")
     (rundir / "link").symlink_to(rundir)
     with pytest.raises(ConfigError, match="expected a folder of ours"):
-        supervisor._make_private(rundir / "link" / "clusters" / "demo-1")
+        supervisor._own(rundir / "link" / "clusters" / "demo-1")
 
 
 def test_folders_above_the_sockets_are_closed_to_other_writers(rundir):
     (rundir / "run" / "clusters").mkdir(parents=True)
     (rundir / "run").chmod(0o775)
     (rundir / "run" / "clusters").chmod(0o777)
-    supervisor._make_private(rundir / "run" / "clusters" / "demo-1")
+    own = supervisor._own(rundir / "run" / "clusters" / "demo-1")
     assert stat.S_IMODE((rundir / "run").stat().st_mode) == 0o755
     assert stat.S_IMODE((rundir / "run" / "clusters").stat().st_mode) == 0o755
     assert stat.S_IMODE((rundir / "run" / "clusters" / "demo-1").stat().st_mode) == 0o700
-
-
-def test_who_waits_for_the_sockets_of_a_cluster_that_ends_has_them_then(rundir):
-    """The one before removes the folder and lets go of the lock."""
-    sockets = rundir / "run" / "clusters" / "demo-1"
-    first = supervisor._own(sockets)
-    (sockets / "left").mkdir()
-    (sockets / "control").touch()
-
-    def end():
-        shutil.rmtree(sockets)
-        os.close(first)
-
-    ending = threading.Timer(0.15, end)
-    ending.start()
-    second = supervisor._own(sockets)
-    ending.join()
-    assert os.listdir(sockets) == ["lock"]
-    assert state.lock_file(sockets / "lock", 0.0) is None
-    os.close(second)
+    own.remove()
