@@ -25,7 +25,7 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
-from gateway.identity.tokens import Stamp, stamp_of
+from gateway.identity.tokens import WatchedFiles
 from gateway.principal import refused, unavailable
 
 CACHED: Final = 256
@@ -165,7 +165,7 @@ class _List(NamedTuple):
         return not ((self.users_only and shown.authority) or (self.points and not self.points & shown.points))
 
 
-class RevocationLists:
+class RevocationLists(WatchedFiles[dict[bytes, list[_List]]]):
     """The lists of ``access.client_crls``.
 
     Args:
@@ -174,37 +174,21 @@ class RevocationLists:
 
     Attributes:
         files: as given.
-        generation: grows each time lists were replaced.
-        problem: why a file that is there now was not taken; "" when all were. What was read before counts on.
+        content: the lists, by issuer. A file that cannot be read leaves all lists as they were.
     """
 
     def __init__(self, files: Sequence[str], authorities: Iterable[str]) -> None:
-        self.generation = 0
-        self.problem = ""
         self.files = files
         self._authorities = tuple(dict.fromkeys(authorities))
-        self._stamps: list[Stamp | None] = []
-        self._lists: dict[bytes, list[_List]] = {}
+        super().__init__([*files, *self._authorities] if files else [], {})
         self._shown: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
 
-    def refresh(self) -> None:
-        """Read the files if one of them, or of the authorities', is another than before; a bad one sets ``problem``,
-        and all lists stay as they were.
-        """
-        stamps = [stamp_of(path) for path in (*self.files, *self._authorities)] if self.files else []
-        if stamps == self._stamps:
-            return
-        self._stamps = stamps
-        try:
-            authorities = [each for path in self._authorities for each in _authorities(path)]
-            found: dict[bytes, list[_List]] = {}
-            for path in self.files:
-                _add_lists(path, authorities, found)
-        except ConfigError as error:
-            self.problem = str(error)
-            return
-        self._lists, self.problem = found, ""
-        self.generation += 1
+    def _load(self) -> dict[bytes, list[_List]]:
+        authorities = [each for path in self._authorities for each in _authorities(path)]
+        found: dict[bytes, list[_List]] = {}
+        for path in self.files:
+            _add_lists(path, authorities, found)
+        return found
 
     def check(self, shown: VerifiedCertificate, now: float) -> None:
         """Refuse a certificate that is on a list, or of which no list says that it is not; ``now`` is the wall clock.
@@ -218,7 +202,7 @@ class RevocationLists:
         self._shown.move_to_end(shown.fingerprint)
         if len(self._shown) > SHOWN:
             self._shown.popitem(last=False)
-        lists = [each for each in self._lists.get(shown.issuer, ()) if each.has(shown)]
+        lists = [each for each in self.content.get(shown.issuer, ()) if each.has(shown)]
         revoked = self.revoked(shown.fingerprint)
         if revoked or not lists:
             lacks = "has no revocation list of its issuer, or its part"
@@ -233,7 +217,7 @@ class RevocationLists:
     def revoked(self, fingerprint: str) -> bool:
         """Whether a certificate that was let in before is on a list now."""
         issuer, serial = self._shown.get(fingerprint, (b"", 0))
-        return any(serial in each.serials for each in self._lists.get(issuer, ()))
+        return any(serial in each.serials for each in self.content.get(issuer, ()))
 
 
 def _add_lists(path: str, authorities: list[x509.Certificate], found: dict[bytes, list[_List]]) -> None:

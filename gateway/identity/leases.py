@@ -29,6 +29,9 @@ LEASE_S: Final = 4 * HEARTBEAT_S
 OVERDUE_S: Final = 1.5 * HEARTBEAT_S
 """A worker that was silent for so long may have ended."""
 
+_COUNTED: Final = "FROM counts JOIN workers ON workers.id = counts.worker WHERE user = ? AND seen >= ?"
+"""The counts of a user in workers that were seen since."""
+
 
 class Connections:
     """Counts of one worker, and the sum over all of them.
@@ -72,11 +75,8 @@ class Connections:
     def _share(self, store: Store, user: str, limit: int) -> bool:
         with store.writing() as base:
             alive = store.wall() - LEASE_S
-            (others,) = base.execute(
-                "SELECT COALESCE(SUM(connections), 0) FROM counts JOIN workers ON workers.id = counts.worker "
-                "WHERE user = ? AND seen >= ? AND worker != ?",
-                (user, alive, self.worker),
-            ).fetchone()
+            query = f"SELECT COALESCE(SUM(connections), 0) {_COUNTED} AND worker != ?"
+            (others,) = base.execute(query, (user, alive, self.worker)).fetchone()
             if others + self._own.of(user) >= limit:
                 return False
             _put(base, user, self.worker, self._own.of(user) + 1)
@@ -112,13 +112,8 @@ class Connections:
         """Connections of ``user`` in all workers that live."""
         if self._store is None:
             return self.own(user)
-        rows = self._store.reading(
-            "SELECT COALESCE(SUM(connections), 0) FROM counts JOIN workers ON workers.id = counts.worker "
-            "WHERE user = ? AND seen >= ?",
-            user,
-            self._store.wall() - LEASE_S,
-        )
-        return int(rows[0][0])
+        query = f"SELECT COALESCE(SUM(connections), 0) {_COUNTED}"
+        return int(self._store.reading(query, user, self._store.wall() - LEASE_S)[0][0])
 
     def uncertain(self, user: str) -> bool:
         """Whether the limit of ``user`` may not be reached after all: some of the connections belong to a worker that
@@ -129,10 +124,7 @@ class Connections:
         if self._store is None or self.away:
             return False
         now = self._store.wall()
-        query = (
-            "SELECT 1 FROM counts JOIN workers ON workers.id = counts.worker "
-            "WHERE user = ? AND seen >= ? AND seen < ? AND worker != ?"
-        )
+        query = f"SELECT 1 {_COUNTED} AND seen < ? AND worker != ?"
         return bool(self._store.reading(query, user, now - LEASE_S, now - OVERDUE_S, self.worker))
 
     def heartbeat(self) -> None:

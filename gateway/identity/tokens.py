@@ -16,9 +16,10 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
@@ -44,6 +45,7 @@ FILE_BYTES: Final = 16 * 2**20
 """Largest token file that is read: some 80 000 tokens."""
 FILE: Final = "tokens.json"
 
+Content = TypeVar("Content")
 Stamp = tuple[int, int, int, int]
 
 
@@ -74,20 +76,58 @@ def token_path(settings: GatewaySettings) -> Path:
     return Path(settings.tokens.file or os.path.join(settings.gateway.statedir, FILE))
 
 
-class TokenFile:
-    """The tokens of one file. A file that is not there holds none.
+class WatchedFiles(ABC, Generic[Content]):
+    """What files say that are read again when they change.
+
+    Args:
+        paths: the files.
+        content: what they say before they were read.
 
     Attributes:
-        generation: grows each time the tokens in memory were replaced.
-        problem: why the file that is there now was not taken; "" when it was. What was read before counts on.
+        content: what they said when they could be read last.
+        generation: grows each time the content was replaced.
+        problem: why the files that are there now were not taken; "" when they were. What was read before counts on.
     """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], content: Content) -> None:
+        self.content = content
+        self.generation = 0
+        self.problem = ""
+        self._paths = paths
+        self._stamps: list[Stamp | None] = []
+
+    def refresh(self) -> None:
+        """Read the files if one of them is another than before: one stat each. A bad one sets ``problem``."""
+        stamps = list(map(stamp_of, self._paths))
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            self.content = self._load()
+        except ConfigError as error:
+            self.problem = str(error)
+            return
+        self.problem = ""
+        self.generation += 1
+
+    @abstractmethod
+    def _load(self) -> Content:
+        """Read the files.
+
+        Raises:
+            ConfigError: one of them is bad.
+        """
+
+
+class TokenFile(WatchedFiles[dict[str, Token]]):
+    """The tokens of one file, by their ids. A file that is not there holds none."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.generation = 0
-        self.problem = ""
-        self._seen: Stamp | None = None
-        self._tokens: dict[str, Token] = {}
+        super().__init__([self.path], {})
+
+    def _load(self) -> dict[str, Token]:
+        return {token.id: token for token in _read(self.path)}
 
     # ------------------------------------------------------------ checking
 
@@ -98,7 +138,7 @@ class TokenFile:
             Denied: it is none, or has expired (401, do not reconnect).
         """
         self.refresh()
-        found = self._tokens.get(token_id(text) or "")
+        found = self.content.get(token_id(text) or "")
         secret = text[len(PREFIX) :].partition("_")[2] if len(text) <= TOKEN_CHARS else ""
         # an unknown id costs as much as a wrong secret
         same = hmac.compare_digest(_hash(secret), found.hash if found is not None else _hash(""))
@@ -111,22 +151,7 @@ class TokenFile:
     def get(self, token_id: str) -> Token | None:
         """The token with this id."""
         self.refresh()
-        return self._tokens.get(token_id)
-
-    def refresh(self) -> None:
-        """Read the file if it is another than the one in memory; asking costs one stat. A bad one sets ``problem``."""
-        stamp = stamp_of(self.path)
-        if stamp == self._seen:
-            return
-        self._seen = stamp
-        try:
-            tokens = _read(self.path)
-        except ConfigError as error:
-            self.problem = str(error)
-            return
-        self._tokens = {token.id: token for token in tokens}
-        self.problem = ""
-        self.generation += 1
+        return self.content.get(token_id)
 
     # ------------------------------------------------------------ changing
 
