@@ -254,11 +254,11 @@ async def _same_version(number: int, uri: str, extra: dict[str, Any], settings: 
 
 def _parent(settings: Settings) -> tuple[int, str, dict[str, Any]] | None:
     from broker.node.assembly import topology_of
-    from broker.node.curve_keys import dial_options
+    from broker.node.curve_keys import CurveKeys
 
     number = topology_of(settings).parent(settings.broker.rank or 0)
     host = settings.host(number)
-    return None if host is None else (number, host.address, dial_options(settings, host))
+    return None if host is None else (number, host.address, CurveKeys(settings).dial_options(host))
 
 
 async def _handshake(number: int, uri: str, extra: dict[str, Any]) -> Finding:

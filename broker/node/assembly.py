@@ -30,7 +30,6 @@ from broker.node.link_options import (
     client_options,
     listener_options,
     overlay_config,
-    parent_entry,
     router_limits,
 )
 from broker.node.metrics import Metrics
@@ -43,7 +42,7 @@ from broker.routing.users import hold_call_caps
 from broker.schemes import capabilities_of
 from broker.services.dispatch import Dispatcher
 from broker.services.service import Services, built_in
-from broker.settings import HostEntry, Settings
+from broker.settings import Settings
 from broker.transport.leaving import all_left
 from broker.transport.link import Options
 from broker.wire.shares import RENEW_S
@@ -313,10 +312,6 @@ class Node:
             log.error("would exit: %s", reason)
         else:
             self._leave(reason, FAILED)
-
-    def parent_entry(self) -> HostEntry | None:
-        """The entry of our parent in ``[[hosts]]``; None at rank 0."""
-        return parent_entry(self.settings, self.topology, self.rank)
 
 
 def _capture(broker: Broker, settings: Settings) -> Capture | None:

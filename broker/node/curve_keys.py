@@ -180,12 +180,3 @@ def credentials(client: ClientEntry) -> Credentials:
     for role in client.roles:
         roles |= _ROLES[role]
     return Credentials(client.userid, roles)
-
-
-def dial_options(settings: Settings, parent: HostEntry) -> dict[str, Any]:
-    """``Options.extra`` of a connection to ``parent`` that nobody will renew.
-
-    Raises:
-        ConfigError: as of ``CurveKeys.dial_options``.
-    """
-    return CurveKeys(settings).dial_options(parent)

@@ -81,13 +81,9 @@ class StatusReporter:
         context.lifecycle.watchers.append(self._entered)
         context.on_tree_change(self._renew)
 
-    def started(self) -> None:
-        """Everything is up, the parent joined."""
-        self._say_ready()
-
     def _entered(self, state: str) -> None:
         if state == "join" and self._rank:  # the doors are open
-            self._say_ready()
+            self.started()
         else:
             self._renew()
 
@@ -100,7 +96,8 @@ class StatusReporter:
         else:  # its queue is full, and this may be the last that there is to tell
             asyncio.get_running_loop().call_later(supervision.RETRY_S, self._renew)
 
-    def _say_ready(self) -> None:
+    def started(self) -> None:
+        """This broker is ready for its manager, the first time; later only its standing is told."""
         if not self._ready:
             self._ready = True
             self._told = self._probes.standing()

@@ -24,6 +24,7 @@ from broker.identity import PeerInfo
 from broker.ingress.admission import Access, admit
 from broker.node.attributes import STDERR_SEVERITY, configuration
 from broker.node.client_admission import access_of
+from broker.node.link_options import parent_entry
 from broker.node.rundir import open_rundir
 from broker.routing.port import CLIENT, Port
 from broker.secret import revealed
@@ -175,7 +176,7 @@ class Reload:
         node = self._node
         for text in node.listeners.renew(node.curve_keys.listen_curve()) if new else ():
             log.error("%s; its former certificate is shown there until the broker is restarted", text)
-        parent = node.parent_entry()
+        parent = parent_entry(node.settings, node.topology, node.rank)
         try:
             node.overlay.renew(
                 node.curve_keys.listen_curve() if new else None,

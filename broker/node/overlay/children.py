@@ -137,10 +137,6 @@ class Children:
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children.values())
 
-    def find(self, rank: int) -> Child | None:
-        """The child with ``rank``; None when it is none of ours."""
-        return self._children.get(rank)
-
     # -- Receiver: links that have not said hello, or have said goodbye -------------------------
 
     def accept(self, link: Link) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.identity import ClientKey, Credentials, PeerInfo, PeerKey, Role
-from broker.node.curve_keys import CurveKeys, dial_options, peer_keys, retired
+from broker.node.curve_keys import CurveKeys, peer_keys, retired
 from broker.settings import loads
 from broker.transport import curve
 from tests.tables import for_each
@@ -58,7 +58,7 @@ def test_options_of_a_listener_follow_every_change(ring, site):
 def test_a_dialler_is_told_both_keys_of_its_parent(site):
     new = site.announce(0)[0]
     own = site.read(1)
-    shown = dial_options(own, own.host(0))["curve"]
+    shown = CurveKeys(own).dial_options(own.host(0))["curve"]
     assert (shown.server_key, shown.next_key) == (site.listed[0], new.public_key)
     assert shown.certificate == site.shown[1]
 
