@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.nfp.bodies import read_token
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch.machine import CURRENT, FINAL, GIVEN, STOPPING, TAKES_SLOT, WAITING
-from broker.nfp.dispatch.model import JOB_BYTES, OPEN, PART_BYTES
+from broker.nfp.dispatch.machine import CURRENT, FINAL, GIVEN, OPEN, STOPPING, STORED, TAKES_SLOT, WAITING
+from broker.nfp.dispatch.model import JOB_BYTES, PART_BYTES
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.records import Dispatched, Finished, Forgotten, Snapshot
@@ -419,9 +419,8 @@ def check(state: Any) -> None:
     assert not state.returned
     for order in state.by_uuid.values():
         parts = order.parts.values()
-        if order.stored:
+        if order.state == STORED:
             assert not parts
-            assert order.state != OPEN
             assert order.timer is None
             continue
         assert order.open == sum(part.state != FINAL for part in parts)
@@ -448,7 +447,7 @@ def check(state: Any) -> None:
     assert state.open_jobs == sum(order.state == OPEN for order in state.by_uuid.values())
     assert state.open_bytes == sum(order.size for order in state.by_uuid.values() if order.state == OPEN)
     assert state.recent_bytes == sum(order.size for order in state.recent)
-    assert [order for order in state.closed if not order.stored] == list(state.recent)
+    assert [order for order in state.closed if order.state != STORED] == list(state.recent)
     assert state.kept_bytes == sum(order.size for order in state.closed)
     assert [order.closed_at for order in state.closed] == sorted(order.closed_at for order in state.closed)
     for client in state.clients:

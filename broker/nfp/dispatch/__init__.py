@@ -3,7 +3,7 @@
 Pure: packets and the time come in, packets go to peers, records to the journal, events to who listens; nothing waits.
 In the order of a job's life::
 
-    machine          which states parts, attempts and workers may be in, and what leads where (drawn in ``STATES.md``)
+    machine          which states jobs, parts, attempts and workers may be in, and what leads where (see ``STATES.md``)
     dispatcher       the walk: which room handles what
     client_requests  a POST is checked and becomes a job with a part for each worker it is for; GET, DELETE and PUT
     jobs             every step of a job: its parts wait in ``queues``, are given to workers, come back, get their one

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
 from broker.nfp.dispatch.jobs import MISSPELT, Jobs
-from broker.nfp.dispatch.machine import FINAL, LOSE, LOST
-from broker.nfp.dispatch.model import OPEN, Job, Part, WorkerEntry
+from broker.nfp.dispatch.machine import FINAL, LOSE, LOST, OPEN
+from broker.nfp.dispatch.model import Job, Part, WorkerEntry
 from broker.nfp.dispatch.registry import EVERY_SERVICE
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.responses import NOT_GIVEN

@@ -13,7 +13,7 @@ from math import inf
 from typing import Final
 
 from broker.nfp.contract import NotStored, Peer
-from broker.nfp.dispatch.machine import FINAL
+from broker.nfp.dispatch.machine import FINAL, READ, STORED
 from broker.nfp.dispatch.model import JOB_BYTES, PART_BYTES, Client, Job, Part
 from broker.nfp.dispatch.state import State
 from broker.nfp.records import Forgotten, JobRow
@@ -117,14 +117,15 @@ class ClosedJobs:
             NotStored: it is in the store only, which cannot be read.
         """
         job = self._state.by_uuid.get(uuid)
-        if job is None or not job.stored:
+        if job is None or job.state != STORED:
             return job
         rows = self._state.journal.closed([uuid])
         if not rows:  # somebody else has been at the file
             self._state.closed.remove(job)
             self._forget(job)
             return None
-        job.stored, size = False, job.size
+        size = job.size
+        job.step(READ)
         fill(job, rows[0])
         job.drop_body()
         job.size = size

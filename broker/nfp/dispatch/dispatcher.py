@@ -25,10 +25,10 @@ from broker.nfp.dispatch.client_requests import ClientRequests
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.jobs import Jobs
 from broker.nfp.dispatch.liveness import Liveness
-from broker.nfp.dispatch.machine import FINAL
+from broker.nfp.dispatch.machine import FINAL, STORED
 from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.dispatch.relays import Relays
-from broker.nfp.dispatch.restore import Restore
+from broker.nfp.dispatch.restore import restore
 from broker.nfp.dispatch.search import JobFilter, JobSearch, Tell
 from broker.nfp.dispatch.state import Offended, ignore, unnoticed
 from broker.nfp.dispatch.views import ClientView, FoundJob, ResultView, ServiceView, WorkerView
@@ -79,7 +79,6 @@ class Dispatcher:
         self._requests = requests = ClientRequests(jobs, relays)
         messages = WorkerMessages(jobs, relays)
         self._liveness = Liveness(jobs, requests, messages, relays)
-        self._restore = Restore(jobs, self._liveness)
         self._of_clients = {
             Command.POST: requests.post,
             Command.GET: requests.get,
@@ -162,7 +161,7 @@ class Dispatcher:
         for uuid in peer.unsent:
             job = self._jobs.by_uuid.get(uuid)
             if job is not None and job.client.peer is peer:
-                if job.stored:
+                if job.state == STORED:
                     job.client.owed[uuid] = {}
                 for part in job.parts.values():
                     if part.state == FINAL:
@@ -202,7 +201,7 @@ class Dispatcher:
 
     def restore(self, snapshot: Snapshot, now: float) -> None:
         """Take up what the store kept; once, before anything else."""
-        self._restore.take(snapshot, now)
+        restore(self._jobs, self._liveness, snapshot, now)
         self._jobs.settle(now)
 
     def unstored(self, uuids: Iterable[str], error: str, now: float) -> None:

@@ -37,6 +37,7 @@ from broker.nfp.dispatch.machine import (
     ADOPT,
     ATTEMPT,
     CANCEL,
+    CLOSE,
     CURRENT,
     ENTERED,
     FINAL,
@@ -44,6 +45,7 @@ from broker.nfp.dispatch.machine import (
     FORGET,
     GIVE,
     LOSE,
+    OPEN,
     POST,
     PROBE,
     RELEASED,
@@ -54,7 +56,7 @@ from broker.nfp.dispatch.machine import (
     WAITING,
     following,
 )
-from broker.nfp.dispatch.model import OPEN, PART_BYTES, Attempt, Job, Part, Service, WorkerEntry
+from broker.nfp.dispatch.model import PART_BYTES, Attempt, Job, Part, Service, WorkerEntry
 from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.dispatch.registry import EVERY_SERVICE
 from broker.nfp.dispatch.state import Offended, State
@@ -737,8 +739,9 @@ class Jobs(State):
 
     def close(self, job: Job, now: float) -> None:
         """Every part is final."""
-        job.state = _end_of(job)
-        self.counts.ended(job.state)
+        job.step(CLOSE)
+        job.ended = _end_of(job)
+        self.counts.ended(job.ended)
         self.tasks.ended(job, now)
         job.closed_at, job.after = now, self.journal.position
         self.timers.cancel(job.timer)
@@ -749,9 +752,9 @@ class Jobs(State):
         job.client.open -= 1
         job.drop_body()
         self.closed_jobs.add(job)
-        kind = job.state if job.state in (CANCELLED, EXPIRED) else "closed"
+        kind = job.ended if job.ended in (CANCELLED, EXPIRED) else "closed"
         status = max(part.status for part in job.parts.values())
-        self.tell(kind, job, status=status, ended=job.state)
+        self.tell(kind, job, status=status, ended=job.ended)
 
     def remove(self, job: Job) -> None:
         """A job that never was; it stands in no queue, and no worker has it."""
@@ -768,7 +771,7 @@ class Jobs(State):
 
 
 def _end_of(job: Job) -> str:
-    """The state of a job whose parts are all final."""
+    """How a job ended whose parts are all final."""
     return job_state(part.ended for part in job.parts.values())
 
 

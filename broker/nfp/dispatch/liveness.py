@@ -28,6 +28,7 @@ from broker.nfp.dispatch.machine import (
     LOSE,
     LOST,
     STOPPING,
+    STORED,
     WAITING,
 )
 from broker.nfp.dispatch.model import Attempt, WorkerEntry
@@ -213,7 +214,7 @@ class Liveness:
         jobs = self._jobs
         job = jobs.by_uuid.get(uuid)
         if (
-            job is not None and job.stored and held.state == "done"
+            job is not None and job.state == STORED and held.state == "done"
         ):  # nobody waits for it: it need not be read
             self._jobs.acknowledge(worker, uuid)
             return False

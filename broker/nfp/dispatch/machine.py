@@ -1,7 +1,10 @@
-"""Every state that a part of a job, an attempt at it and a worker may be in, and what leads from each to which.
+"""Every state that a job, its parts, the attempts at them and workers may be in, and what leads from each to which.
 
 In h11's form: a table for each kind of thing, state -> event -> the next state, and one function that reads it. What is
 not in a table cannot happen: it raises, and nothing has changed. ``STATES.md`` draws the tables.
+
+A *job* is open until all its parts are final, and closed then. What takes room of a closed one is stored, and is in
+memory only while it is read.
 
 A *part* waits, is given to a worker, and is final once its one result is recorded. A worker gives it back (RETURN) when
 it has it no more and it may be run again.
@@ -21,8 +24,6 @@ worker is lost, or does not answer. UNSENT: what was to be sent found no room, a
 
 A *worker* is expected when the store knows it and it has not come since the broker's start, lost while its connection
 is broken and it may be back, and dead (BURY) when it is waited for no longer.
-
-A job has no table: it is open until all its parts are final, and is closed then.
 """
 
 # compiled: mypyc
@@ -32,6 +33,16 @@ from __future__ import annotations
 from typing import Final
 
 Table = dict[str, dict[str, str]]
+
+OPEN: Final = "open"
+CLOSED: Final = "closed"
+STORED: Final = "stored"
+
+CLOSE: Final = "close"
+STORE: Final = "store"
+READ: Final = "read"
+
+JOB: Final[Table] = {OPEN: {CLOSE: CLOSED}, CLOSED: {STORE: STORED}, STORED: {READ: CLOSED}}
 
 WAITING: Final = "waiting"
 GIVEN: Final = "given"
@@ -99,7 +110,7 @@ WORKER: Final[Table] = {
     DEAD: {},
 }
 
-TABLES: Final[dict[str, Table]] = {"part": PART, "attempt": ATTEMPT, "worker": WORKER}
+TABLES: Final[dict[str, Table]] = {"job": JOB, "part": PART, "attempt": ATTEMPT, "worker": WORKER}
 
 
 class IllegalEvent(Exception):

@@ -21,9 +21,12 @@ from broker.nfp.dispatch.machine import (
     ENTERED,
     EXPECTED,
     GIVEN,
+    JOB,
+    OPEN,
     PART,
     RELEASED,
     SETTLE,
+    STORE,
     WAITING,
     WORKER,
     following,
@@ -36,9 +39,6 @@ from broker.nfp.packet import Body
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobAdded
 from broker.nfp.targets import Target, render
-
-OPEN: Final = "open"
-"""The state of a job that has not ended; the others are those of ``outcome``."""
 
 JOB_BYTES: Final = 1536
 """What a job costs in memory beside bodies: the object, its uuid and strings, its places in tables."""
@@ -53,6 +53,8 @@ class Job:
     """A job as the broker holds it: a client's request and everything that came of it.
 
     Attributes:
+        state: of ``machine.JOB``; only ``step`` changes it. Of what is stored, the store alone has body and parts.
+        ended: how it ended, see ``outcome.job_state``; "" while it is open.
         principal: who submitted it; None after a restart, when only ``holder`` and ``userid`` are known.
         parts: by name; empty while a job for all waits for the first worker of its service.
         open: parts without recorded result.
@@ -61,7 +63,6 @@ class Job:
         owner: for any: the worker the client was told of, "" before.
         body: b"" once it is closed, when it is longer than ``BODY_KEPT_BYTES``.
         dropped: how many bytes it had then, else 0.
-        stored: it is closed and the store alone has its body, its parts and their results.
         stats: where it is counted while it is open.
         size: bytes it costs: its body, its recorded results, ``JOB_BYTES``, and ``PART_BYTES`` for each part.
         after: the commit that makes the job durable, and later its end.
@@ -90,13 +91,26 @@ class Job:
         self.told_dispatched = False
         self.owner = ""
         self.state = OPEN
+        self.ended = ""
         self.timer: Timer | None = None
         self.stats: NameStats | None = None
         self.size = JOB_BYTES + len(added.body)
         self.after = 0
         self.dropped = 0
-        self.stored = False
         self._digest: tuple[int, int] | None = None
+
+    def step(self, event: str) -> None:
+        """Go on to the state that ``event`` leads to.
+
+        Raises:
+            IllegalEvent: it cannot happen now.
+        """
+        self.state = following(JOB, self.state, event)
+
+    @property
+    def outcome(self) -> str:
+        """What people read: open, or how it ended."""
+        return self.ended or OPEN
 
     @property
     def target_text(self) -> str:
@@ -117,7 +131,7 @@ class Job:
 
     def leave_to_store(self) -> None:
         """The store alone has what takes room."""
-        self.stored = True
+        self.step(STORE)
         self.body, self.parts = b"", {}
 
     def has_body(self, body: bytes) -> bool:

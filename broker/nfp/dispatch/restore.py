@@ -13,94 +13,88 @@ from broker.nfp.access import Access
 from broker.nfp.dispatch.closed_jobs import fill
 from broker.nfp.dispatch.jobs import Jobs
 from broker.nfp.dispatch.liveness import Liveness
-from broker.nfp.dispatch.machine import ACCEPT, ADOPT, FINAL, LOSE
-from broker.nfp.dispatch.model import BODY_KEPT_BYTES, OPEN, PART_BYTES, Job, Part, WorkerEntry
+from broker.nfp.dispatch.machine import ACCEPT, ACCEPTED, ADOPT, CLOSE, FINAL, LOSE, OPEN, WAITING
+from broker.nfp.dispatch.model import BODY_KEPT_BYTES, PART_BYTES, Job, Part, WorkerEntry
 from broker.nfp.principal import Principal
 from broker.nfp.records import ClosedRow, JobRow, PartRow, Snapshot
 
 
-class Restore:
-    """Rebuilds the tables, once."""
+def restore(jobs: Jobs, liveness: Liveness, snapshot: Snapshot, now: float) -> None:
+    """Rebuild the tables of everything in ``snapshot``; once."""
+    for name in snapshot.known:
+        jobs.registry.remember(name, now)
+    for seen in snapshot.workers:
+        service = jobs.registry.service(seen.service, now)
+        worker = WorkerEntry(seen.name, service, seen.dialect, seen.key, now)
+        liveness.expect(worker, now, lost=seen.lost)
+    rows = [*(closed.job for closed in snapshot.closed), *snapshot.jobs]
+    rows.sort(key=lambda row: row.age_s, reverse=True)
+    for row in rows:
+        jobs.by_uuid[row.added.uuid] = _job(jobs, row, now)
+    for closed in snapshot.closed:
+        _remember(jobs, closed, now)
+    for row in snapshot.jobs:
+        fill(jobs.by_uuid[row.added.uuid], row)
+    for row in rows:
+        if row.state == OPEN:
+            _resume(jobs, row, now)
 
-    def __init__(self, jobs: Jobs, liveness: Liveness) -> None:
-        self._jobs = jobs
-        self._liveness = liveness
 
-    def take(self, snapshot: Snapshot, now: float) -> None:
-        """Everything in ``snapshot``."""
-        registry = self._jobs.registry
-        for name in snapshot.known:
-            registry.remember(name, now)
-        for seen in snapshot.workers:
-            service = registry.service(seen.service, now)
-            worker = WorkerEntry(seen.name, service, seen.dialect, seen.key, now)
-            self._liveness.expect(worker, now, lost=seen.lost)
-        rows = [*(closed.job for closed in snapshot.closed), *snapshot.jobs]
-        rows.sort(key=lambda row: row.age_s, reverse=True)
-        for row in rows:
-            self._jobs.by_uuid[row.added.uuid] = self._order(row, now)
-        for closed in snapshot.closed:
-            self._remember(closed, now)
-        for row in snapshot.jobs:
-            fill(self._jobs.by_uuid[row.added.uuid], row)
-        for row in rows:
-            if row.state == OPEN:
-                self._resume(row, now)
+def _job(jobs: Jobs, row: JobRow, now: float) -> Job:
+    added, access = row.added, jobs.access
+    client = jobs.clients.absent(added.client, added.holder, added.dialect)
+    principal = _principal(added.holder, access) if row.state == OPEN else None
+    return Job(added, client, principal, now - row.age_s)
 
-    def _remember(self, row: ClosedRow, now: float) -> None:
-        """A closed job, which stays in the store."""
-        job = self._jobs.by_uuid[row.job.added.uuid]
-        job.closed_at, job.state = now - row.job.closed_age_s, row.job.state
-        job.dropped = row.body_bytes if row.body_bytes > BODY_KEPT_BYTES else 0
-        job.size += row.parts * PART_BYTES + row.result_bytes + row.body_bytes - job.dropped
-        job.leave_to_store()
-        self._jobs.closed_jobs.keep(job)
 
-    def _order(self, row: JobRow, now: float) -> Job:
-        added, access = row.added, self._jobs.access
-        client = self._jobs.clients.absent(added.client, added.holder, added.dialect)
-        principal = _principal(added.holder, access) if row.state == OPEN else None
-        return Job(added, client, principal, now - row.age_s)
+def _remember(jobs: Jobs, row: ClosedRow, now: float) -> None:
+    """A closed job, which stays in the store."""
+    job = jobs.by_uuid[row.job.added.uuid]
+    job.step(CLOSE)
+    job.closed_at, job.ended = now - row.job.closed_age_s, row.job.state
+    job.dropped = row.body_bytes if row.body_bytes > BODY_KEPT_BYTES else 0
+    job.size += row.parts * PART_BYTES + row.result_bytes + row.body_bytes - job.dropped
+    job.leave_to_store()
+    jobs.closed_jobs.keep(job)
 
-    def _resume(self, row: JobRow, now: float) -> None:
-        jobs = self._jobs
-        job = jobs.by_uuid[row.added.uuid]
-        job.client.open += 1
-        jobs.open_jobs += 1
-        jobs.tasks.submitted(job, counted=False)
-        jobs.open_parts += job.open
-        jobs.open_bytes += job.size
 
-        if not job.parts:
-            self._jobs.gather(job, now)
-        for each in row.parts:
-            self._resume_part(job.parts[each.part], each, now)
-        if job.state != OPEN:
-            return  # it must not be run again, and has just ended
-        if job.parts and not job.open:
-            self._jobs.close(job, now)
-        else:
-            self._jobs.watch(job, now)
+def _resume(jobs: Jobs, row: JobRow, now: float) -> None:
+    job = jobs.by_uuid[row.added.uuid]
+    job.client.open += 1
+    jobs.open_jobs += 1
+    jobs.tasks.submitted(job, counted=False)
+    jobs.open_parts += job.open
+    jobs.open_bytes += job.size
+    if not job.parts:
+        jobs.gather(job, now)
+    for each in row.parts:
+        _resume_part(jobs, job.parts[each.part], each, now)
+    if job.state != OPEN:
+        return  # it must not be run again, and has just ended
+    if job.parts and not job.open:
+        jobs.close(job, now)
+    else:
+        jobs.watch(job, now)
 
-    def _resume_part(self, part: Part, row: PartRow, now: float) -> None:
-        if row.state == FINAL:
-            return
-        if row.state == "waiting":
-            self._jobs.place(part, now)
-            return
-        registry = self._jobs.registry
-        worker = registry.workers.get(row.worker)
-        gone = worker is None
-        if worker is None:
-            service = registry.service(part.job.service, now)
-            worker = WorkerEntry(row.worker, service, part.job.dialect, "", now)
-        attempt = self._jobs.begin(part, worker, row.attempt, ADOPT, now)
-        if row.state == "accepted":
-            attempt.once = True
-            self._jobs.move(attempt, ACCEPT)
-        if gone:
-            self._jobs.give_back(attempt, LOSE, "has left", now)
-            registry.tidy(worker.service)
+
+def _resume_part(jobs: Jobs, part: Part, row: PartRow, now: float) -> None:
+    if row.state == FINAL:
+        return
+    if row.state == WAITING:
+        jobs.place(part, now)
+        return
+    worker = jobs.registry.workers.get(row.worker)
+    gone = worker is None
+    if worker is None:
+        service = jobs.registry.service(part.job.service, now)
+        worker = WorkerEntry(row.worker, service, part.job.dialect, "", now)
+    attempt = jobs.begin(part, worker, row.attempt, ADOPT, now)
+    if row.state == ACCEPTED:
+        attempt.once = True
+        jobs.move(attempt, ACCEPT)
+    if gone:
+        jobs.give_back(attempt, LOSE, "has left", now)
+        jobs.registry.tidy(worker.service)
 
 
 def _principal(holder: str, access: Access) -> Principal | None:

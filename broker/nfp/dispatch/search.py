@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from broker.nfp.dispatch.closed_jobs import ClosedJobs
+from broker.nfp.dispatch.machine import STORED
 from broker.nfp.dispatch.model import Job, Part
 from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.views import JobView, ResultView, job_view, part_worker, result_views
@@ -107,7 +108,7 @@ class JobSearch:
             job = self._state.by_uuid.get(self._uuids.pop())
             if job is None or not self._may_be_meant(job):  # None: it was forgotten meanwhile
                 continue
-            if job.stored and self._needs_all():
+            if job.state == STORED and self._needs_all():
                 weight += READ_BYTES + job.size + job.dropped
                 self._closed.read(job.uuid)
             if self._is_meant(job):
@@ -122,7 +123,7 @@ class JobSearch:
 
     def _count(self, job: Job) -> None:
         self.total += 1
-        self.states[job.state] += 1
+        self.states[job.outcome] += 1
         self.services[job.service] += 1
         if len(self.found) < self._limit:
             view = job_view(job, self._state.config.result_ttl_s, self._now)
@@ -133,7 +134,7 @@ class JobSearch:
         return (
             which.service in ("", "all", job.service)
             and which.task in ("", job.task)
-            and (not which.states or job.state in which.states)
+            and (not which.states or job.outcome in which.states)
             and which.client in ("", job.client.name)
             and which.holder in ("", job.holder)
             and (self._from is None or job.added_at >= self._from)

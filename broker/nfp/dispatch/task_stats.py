@@ -47,8 +47,8 @@ class TaskStats:
             return
         stats.open -= 1
         stats.took(int((now - job.added_at) * 1e9))
-        if job.state != DONE:
-            stats.failed(ERRNOS[job.state], _error_of(job), job.userid, int(now * 1e9))
+        if job.ended != DONE:
+            stats.failed(ERRNOS[job.ended], _error_of(job), job.userid, int(now * 1e9))
         elif not stats.proven:
             self._table.proven(name_of(job.service, job.task))
 
@@ -80,6 +80,6 @@ def name_of(service: str, task: str) -> str:
 def _error_of(job: Job) -> str:
     """What the first part that failed says."""
     for part in job.parts.values():
-        if part.ended == job.state and len(part.body) <= READ_MAX_BYTES:
+        if part.ended == job.ended and len(part.body) <= READ_MAX_BYTES:
             return explain(part.status, part.body).error
     return ""

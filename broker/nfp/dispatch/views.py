@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.nfp.dispatch.config import DispatchConfig
-from broker.nfp.dispatch.machine import EXPECTED, FINAL
-from broker.nfp.dispatch.model import OPEN, Client, Job, Part, Service, WorkerEntry
+from broker.nfp.dispatch.machine import EXPECTED, FINAL, OPEN
+from broker.nfp.dispatch.model import Client, Job, Part, Service, WorkerEntry
 from broker.nfp.dispatch.registry import WorkerRegistry
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
@@ -212,7 +212,7 @@ def job_view(job: Job, result_ttl_s: float, now: float) -> JobView:
         job.holder,
         job.userid,
         job.client.name,
-        job.state,
+        job.outcome,
         now - job.added_at,
         max(0.0, until - now),
         tuple(each.worker.name for part in parts if (each := part.current) and each.question is not None),

@@ -10,6 +10,7 @@ import pytest
 from broker.nfp.contract import NotStored
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch import search as search_room
+from broker.nfp.dispatch.machine import STORED
 from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
@@ -34,11 +35,11 @@ def finished(bench: Bench, many: int, client: FakePeer | None = None) -> list[st
 
 def in_the_store(bench: Bench) -> list[str]:
     """The jobs that are there only."""
-    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if order.stored]
+    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if order.state == STORED]
 
 
 def in_memory(bench: Bench) -> list[str]:
-    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if not order.stored]
+    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if order.state != STORED]
 
 
 @pytest.fixture(params=["restarted", "left memory"])

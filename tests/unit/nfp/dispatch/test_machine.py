@@ -20,12 +20,13 @@ from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, the
 
 PAGE = Path(machine.__file__).with_name("STATES.md")
-BEGINNINGS = {"part": ["waiting"], "attempt": ["released"], "worker": ["expected"]}
+BEGINNINGS = {"job": ["open"], "part": ["waiting"], "attempt": ["released"], "worker": ["expected"]}
 
 
 def page() -> str:
     """The page of the tables; ``python -m tests.unit.nfp.dispatch.test_machine`` writes it."""
-    text = "# States of NFP's parts, attempts and workers\n\nMade of `machine.py`, which says what the words mean.\n"
+    text = "# States of NFP's jobs, their parts, attempts at them and workers\n\n"
+    text += "Made of `machine.py`, which says what the words mean.\n"
     for name, table in TABLES.items():
         text += f"\n## {name.title()}\n\n```mermaid\nstateDiagram-v2\n"
         text += "".join(f"    [*] --> {state}\n" for state in BEGINNINGS[name])

@@ -85,7 +85,7 @@ def reads(monkeypatch):
 
 def test_a_start_reads_no_body_and_what_is_asked_for_is_read_then(tmp_path, reads):
     async def script(broker, client, got):
-        assert sum(order.stored for order in broker.dispatcher._jobs.by_uuid.values()) == MANY
+        assert sum(order.state == "stored" for order in broker.dispatcher._jobs.by_uuid.values()) == MANY
         await asyncio.sleep(0.05)
         assert reads == []
         client.submit(asks(Command.POST, "u0"))
@@ -94,7 +94,7 @@ def test_a_start_reads_no_body_and_what_is_asked_for_is_read_then(tmp_path, read
         assert results_of(got) == {_result(0), _result(1)}
         assert reads == [["u0"], ["u1"]]
         assert broker.dispatcher.counts.submitted == 0
-        assert sum(order.stored for order in broker.dispatcher._jobs.by_uuid.values()) == MANY
+        assert sum(order.state == "stored" for order in broker.dispatcher._jobs.by_uuid.values()) == MANY
 
     with_broker(tmp_path, script)
 
