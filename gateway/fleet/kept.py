@@ -254,9 +254,8 @@ class SharedLogins:
         """Keep a login of ours, or all of them, and tell of those that were not kept."""
         rows = messages.rows(self._store, login_id)
         if login_id and rows:
-            await self._tell(
-                [row for row, _ in rows.values()]
-            )  # before it is there: catch_up tells what is not
+            # before Redis has it: `catch_up` tells of those that Redis did not have
+            await self._tell([row for row, _ in rows.values()])
         if (added := await self._kept.add_logins(rows)) and not login_id:
             await self._tell(added)
         return True

@@ -281,9 +281,9 @@ def account_of(provider: Provider, claims: dict[str, Any]) -> Account:
     listed = texts_of(find_claim(claims, entry.groups_claim))
     counts: dict[str, Any] = {"groups": sorted({each.group for each in entry.groups if each.group in listed})}
     if entry.userid_claim is not None and (said := find_claim(claims, entry.userid_claim)) is not None:
-        counts["userid"] = (
-            said if (userid := userid_of(said)) is None else userid
-        )  # the users say what is wrong with it
+        userid = userid_of(said)
+        # `Users` says what is wrong with one that is none
+        counts["userid"] = said if userid is None else userid
     return Account(entry.prefix + name, counts)
 
 

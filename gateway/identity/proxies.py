@@ -174,9 +174,8 @@ def forwarded_for(headers: Iterable[str], trusted: Networks) -> IpAddress | None
     # from the right: each proxy appends the address that it saw itself
     for entry in entries[: -HOPS - 1 : -1]:
         text = entry.strip()
-        address = _parsed(text) or _parsed(
-            host_name(text)
-        )  # some proxies add the port, and brackets around IPv6
+        # some proxies add the port, and brackets around IPv6
+        address = _parsed(text) or _parsed(host_name(text))
         if address is None:  # not an address: what is left of it is as good as invented
             return found
         found = address

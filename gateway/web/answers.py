@@ -92,9 +92,8 @@ RETRY_S: Final = 1
 def secure(response: web.StreamResponse) -> None:
     """Add our name, and what browsers, and caches on the way, must not do with the answer."""
     response.headers["Server"] = SERVER
-    response.headers.setdefault(
-        "Cache-Control", "no-store"
-    )  # it is one user's; files of the dashboard say otherwise
+    # RFC 9111, section 5.2.2.5: it is one user's; files of the dashboard, which are everybody's, say otherwise
+    response.headers.setdefault("Cache-Control", "no-store")
     for name, value in SECURITY.items():
         response.headers.setdefault(name, value)
 
@@ -186,9 +185,8 @@ def problem(
     headers = {}
     if status == 401:  # a 401 must say how to authenticate (RFC 9110, section 15.5.2)
         headers["WWW-Authenticate"] = 'Bearer realm="headgate"'
-    if (
-        status == 426
-    ):  # it must say to what (RFC 9110, section 15.5.22), and which version (RFC 6455, section 4.2.2)
+    # a 426 must say to what (RFC 9110, section 15.5.22), and to which version of it (RFC 6455, section 4.2.2)
+    if status == 426:
         headers |= {"Upgrade": "websocket", "Sec-WebSocket-Version": WEBSOCKET_VERSION}
     if status in (429, 503):  # in whole seconds (RFC 9110, section 10.2.3); 0 would have clients come at once
         headers["Retry-After"] = str(max(1, math.ceil(retry_s if retry_s is not None else RETRY_S)))

@@ -170,9 +170,8 @@ class Connection(web.RequestHandler):
         """The answer is there and is written now."""
         self._expect_nothing()
         self._slot.set_idle()
-        if isinstance(
-            resp, web.HTTPException
-        ):  # raised before our handlers, as for an Expect that nobody knows
+        # raised before our handlers, as for an Expect that nobody knows
+        if isinstance(resp, web.HTTPException):
             resp = of_http(resp)
         try:
             return await super().finish_response(request, resp, start_time)

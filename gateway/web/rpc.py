@@ -197,9 +197,8 @@ async def call(request: web.Request) -> web.StreamResponse:
         raise Refusal(400, text, errno.EPROTO, topic=topic)
     take_rate(request, topic)
     streaming = choice(request, "stream", FLAG) == "1"
-    timeout_s = (
-        front.settings.limits.call_s or None
-    )  # the most that the settings let anybody wait; None: for ever
+    # the most that the settings let anybody wait; None: for ever
+    timeout_s = front.settings.limits.call_s or None
     wanted_s = seconds(
         request, "timeout_s", lambda value: 0 < value <= LONGEST_S, "seconds above 0, at most a day"
     )

@@ -201,10 +201,9 @@ class Endpoint:
         principal: Principal | None = None
         refused: Denied | None = None
         try:
-            if (
-                request.query.get("auth") == "message"
-            ):  # a page with a token of its own means that one, whatever
-                self.identity.check_page(request)  # cookie its browser adds, and however that one fares
+            # a page with a token of its own means that one, whatever cookie its browser adds, and however that fares
+            if request.query.get("auth") == "message":
+                self.identity.check_page(request)
             else:
                 principal = await self.identity.authenticate_request(request)
         except Denied as denied:

@@ -47,9 +47,8 @@ class Keepalive:
         self._stopped = stopped
         self._wheel: list[set[WebSocketLink]] = [set() for _ in range(turns)]
         self._at = 0
-        self._asked: deque[tuple[float, WebSocketLink, int]] = (
-            deque()
-        )  # (deadline, link, its life at the ping)
+        # deadline, link, its life at the ping
+        self._asked: deque[tuple[float, WebSocketLink, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._awake = AwakeClock(lambda: asyncio.get_running_loop().time())
 
