@@ -138,9 +138,8 @@ def all_stats(service: Administration, others: Sequence[Mapping[str, Any]]) -> d
     own = stats(service)
     told: dict[str, list[Mapping[str, Any]]] = {}
     for each in (own, *others):
-        if all(
-            name in each for name in ("gateway", "started_at", "upstream", *SUMMED)
-        ):  # an older release may lack some
+        # an older release may lack some
+        if all(name in each for name in ("gateway", "started_at", "upstream", *SUMMED)):
             told.setdefault(each["gateway"], []).append(each)
     there = Counter({own["gateway"]: service.sessions.settings.gateway.workers})
     there += Counter() if service.fleet is None else service.fleet.processes

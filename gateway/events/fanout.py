@@ -266,9 +266,8 @@ class Fanout:
         denied: dict[Receiver, None] = {}
         for alike in self._groups(topic):
             (found if _sees(alike, topic) else denied).update(alike)
-        if (
-            len(self._withheld) >= TOPICS_MAX
-        ):  # both, or topics that are remembered would no longer be counted
+        if len(self._withheld) >= TOPICS_MAX:
+            # both, or topics that are remembered would no longer be counted
             self.invalidate()
         self._withheld.pop(topic_part, None)
         if denied:

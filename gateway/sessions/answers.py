@@ -30,9 +30,8 @@ SHOWN_CHARS: Final = 128
 
 def respond(session: Session, message: Message, payload: bytes | None = None, *, errnum: int = 0) -> None:
     """Answer a request, unless no response was wanted (``LINK_REQUESTS`` apart)."""
-    unwanted = (
-        message.head[4] & NORESPONSE
-    )  # RFC 6: a request with this flag gets no response, not even an error
+    # RFC 6: a request with this flag gets no response, not even an error
+    unwanted = message.head[4] & NORESPONSE
     if session.ended or (unwanted and bytes(part_data(message.topic_part) or b"") not in LINK_REQUESTS):
         return
     cred = session.sessions.cred
@@ -44,7 +43,14 @@ def respond(session: Session, message: Message, payload: bytes | None = None, *,
 
 
 def refuse(session: Session, message: Message, errnum: int, text: str) -> None:
-    """Answer a request with an error and a text for people; "" has none."""
+    """Answer a request with an error and a text for people; "" has none. An event is dropped: no response exists for
+    it, so a control object says why where there is a channel.
+    """
+    if message.head[3] == EVENT:
+        topic = shown(bytes(part_data(message.topic_part) or b""))
+        session.drop("event refused")
+        session.tell({"type": "denied", "kind": "publish", "topic": topic, "errno": errnum, "text": text})
+        return
     session.sessions.counters.refused += 1
     respond(session, message, encode_reason(text), errnum=errnum)
 
@@ -59,31 +65,15 @@ def deny(session: Session, message: Message, kind: str, topic: bytes, text: str 
         rule = RESERVED_TEXT if reserved else f"or a rule: {rule_for(kind, name)}"
         text = f"{kind} {name!r}: needs the role {needed}, {rule}"
     session.administration.deny(session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big"))
-    if message.head[3] == EVENT:
-        refuse_event(session, message, errno.EPERM, text)
-    else:
-        refuse(session, message, errno.EPERM, text)
+    refuse(session, message, errno.EPERM, text)
 
 
 def disallow(session: Session, message: Message, kind: str, topic: bytes, errnum: int, text: str) -> None:
     """The authorisation hook does not let the session do this, or does not answer: a record of a no, and the answer."""
     if errnum == errno.EPERM:
-        name = shown(topic)
-        text = f"{kind} {name!r}: {text}"
-        session.administration.deny(
-            session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big")
-        )
-    if message.head[3] == EVENT:
-        refuse_event(session, message, errnum, text)
+        deny(session, message, kind, topic, f"{kind} {shown(topic)!r}: {text}")
     else:
         refuse(session, message, errnum, text)
-
-
-def refuse_event(session: Session, message: Message, errnum: int, text: str) -> None:
-    """An event is dropped: no response exists for it, so a control object says why where there is a channel."""
-    topic = shown(bytes(part_data(message.topic_part) or b""))
-    session.drop("event refused")
-    session.tell({"type": "denied", "kind": "publish", "topic": topic, "errno": errnum, "text": text})
 
 
 def shown(topic: bytes) -> str:

@@ -133,6 +133,7 @@ class OpenCalls:
     def arm(self, topic: bytes, head: bytes, tag: bytes) -> None:
         """The provider of ``topic`` learns of the session's end; ``head`` is stamped."""
         key = notice_key(topic, head)
+        # beyond the bound a call is made all the same, and its service is not told: the client is the one that loses
         if key not in self._notices and len(self._notices) < NOTICES_MAX:
             self._notices[key] = (head, tag, encode_part(path_of(topic) + DISCONNECT))
             self._services.add(service_of(topic))

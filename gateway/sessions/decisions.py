@@ -139,7 +139,7 @@ def of_event(session: Session, message: Message) -> Decision | None:
     topic = bytes(part_data(message.topic_part) or b"")
     if not topic or len(topic) > requests.TOPIC_MAX_BYTES:
         text = f"an event's topic has 1 to {requests.TOPIC_MAX_BYTES} bytes, not {len(topic)}"
-        answers.refuse_event(session, message, errno.EPROTO, text)
+        answers.refuse(session, message, errno.EPROTO, text)
         return None
     if not session.sessions.access.allows(session.roles, "publish", topic):
         answers.deny(session, message, "publish", topic)

@@ -53,9 +53,7 @@ class Pressure:
 
     def release_all(self) -> None:
         """The upstream takes more."""
-        held, self._senders = self._senders, {}
-        for session in held:
-            session.set_paused(False)
+        _read_again(self._senders)
 
     # -- events have to wait -------------------------------------------------------------------
 
@@ -63,13 +61,12 @@ class Pressure:
         """The upstream has said so."""
         self.shut = shut
         if not shut:
-            self._release_publishers()
+            _read_again(self._publishers)
 
     def published(self, session: Session, message: Message) -> None:
         """``session`` has published ``message`` while ``shut``: it is read no more if that is beyond its share."""
-        if self._shares.take(
-            session.principal.userid, cost(message)
-        ):  # by user: more connections are no more share
+        # by user: more connections are no more share
+        if self._shares.take(session.principal.userid, cost(message)):
             self._renew_later()
         elif session not in self._publishers:
             self._publishers[session] = None
@@ -84,9 +81,11 @@ class Pressure:
         self._shares.grow(RENEW_S)
         if self._shares:
             self._renew_later()
-        self._release_publishers()
+        _read_again(self._publishers)
 
-    def _release_publishers(self) -> None:
-        held, self._publishers = self._publishers, {}
-        for session in held:
-            session.set_paused(False)
+
+def _read_again(held: dict[Session, None]) -> None:
+    sessions = list(held)
+    held.clear()  # first: who is read again may be held again at once
+    for session in sessions:
+        session.set_paused(False)

@@ -117,6 +117,7 @@ class Provider:
             return
         owed = row[0]
         if len(row) > 1:
+            # a sender may use one matchtag for several requests, as 0 for all of them: the topic tells them apart
             owed = next((one for one in row if one[0] == message.topic_part), owed)
         message.head, failed = known
         message.topic_part = owed[0]
@@ -162,7 +163,7 @@ class Provider:
         for front, tags in owed.items():
             for tag, row in tags.items():
                 for topic_part, asked in row:
-                    head = asked[:4] + bytes((asked[4] & ~PAYLOAD,)) + asked[5:]
+                    head = asked[:4] + bytes((asked[4] & ~PAYLOAD,)) + asked[5:]  # the payload was not kept
                     self._answer(
                         session, Message(front, topic_part, b"", head, tag), errno.EHOSTUNREACH, reason
                     )

@@ -86,9 +86,8 @@ class Registrations:
 
     def _find(self, topic_part: bytes) -> Registration | None:
         found = self._names.get(service_of(bytes(part_data(topic_part) or b"")))
-        if (
-            found is not None and len(topic_part) <= NOTICE_MAX_BYTES
-        ):  # longer ones would make the memory unbounded
+        if found is not None and len(topic_part) <= NOTICE_MAX_BYTES:
+            # longer ones would make the memory unbounded
             if len(self._topics) >= TOPICS_MAX:
                 self._topics = {}
             self._topics[topic_part] = found

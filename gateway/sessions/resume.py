@@ -139,8 +139,9 @@ class Resumption:
         history, asked = self._delivery.history, self.session.delivery_filter
         if self._over or (asked is not None and asked.when_empty(lambda: self._go_on(replay))):
             return
-        # first whether this process knows enough to say what was missed: its history covers nothing that it waits for
-        if not self._delivery.upstream.joined or self._is_behind():
+        # first whether this process knows enough: of an event that only the client has seen its history says nothing
+        behind = history.epoch == self._epoch and 0 < distance(history.last, self.cursor) <= AHEAD
+        if not self._delivery.upstream.joined or behind:
             if self._sessions.clock() >= self._until:
                 self._finish(recovered=False)
             else:
@@ -150,7 +151,7 @@ class Resumption:
         elif not distance(self.cursor, history.last):
             self._finish(recovered=True)
         elif distance(self.cursor, history.last) <= FEW_MSGS:
-            self._replay()
+            self._replay()  # out of turn: a turn costs more than these few
         else:
             replay()
 
@@ -161,11 +162,6 @@ class Resumption:
         self._delivery.replays.remove(self)
         if self._timer is not None:
             self._timer.cancel()
-
-    def _is_behind(self) -> bool:
-        """Whether this process has not yet seen the event that the client saw last."""
-        history = self._delivery.history
-        return history.epoch == self._epoch and 0 < distance(history.last, self.cursor) <= AHEAD
 
     def _queue(self) -> None:
         self._timer = None
@@ -210,7 +206,7 @@ class Resumption:
         for index, message in enumerate(events):
             size += message.size
             if size > share:
-                return events[: max(index, 1)]
+                return events[: max(index, 1)]  # one that is larger than a share goes alone
         return events
 
     def _finish(self, *, recovered: bool) -> None:
@@ -220,6 +216,7 @@ class Resumption:
         session.resumption = None
         for text in self._allowed:
             prefix = self._names[text]
+            # asked again: rules may have been read anew while it was replayed
             if not self._may(prefix) or delivery.fanout.subscribe(session, prefix):
                 self._denied.append(text)
         history, asked, replayed = delivery.history, session.delivery_filter, self._replayed

@@ -324,13 +324,13 @@ class Session:
             return
         delivery = self.delivery
         if delivery.upstream.choked and self.provider.names:  # as in `forward`
-            answers.refuse_event(self, message, errno.EAGAIN, "the upstream does not keep up; retry in 0.1 s")
+            answers.refuse(self, message, errno.EAGAIN, "the upstream does not keep up; retry in 0.1 s")
             return
         size = len(message.payload_part)
         most = self.sessions.settings.limits.event_bytes
         if size > most and not self.principal.owner:
             text = f"an event of {size} bytes (limits.event_bytes are {most})"
-            answers.refuse_event(self, message, errno.EMSGSIZE, text)
+            answers.refuse(self, message, errno.EMSGSIZE, text)
             return
         message.front = DELIMITER
         message.head = decision.head
@@ -340,7 +340,7 @@ class Session:
             if delivery.pressure.shut:
                 delivery.pressure.published(self, message)
         else:
-            answers.refuse_event(self, message, errno.EHOSTUNREACH, UNREACHABLE)
+            answers.refuse(self, message, errno.EHOSTUNREACH, UNREACHABLE)
 
     def sees_topic(self, topic: bytes) -> bool:
         """Whether the access rules let it see events of exactly this topic."""
@@ -369,10 +369,8 @@ class Session:
         text = f"more than {self.sessions.settings.limits.msgs_per_s:g} messages a second: retry in {wait_s:.2f} s"
         if self._bucket.flooding:
             self.close(FLOOD, text)
-        elif message.head[3] == REQUEST:
+        elif message.head[3] in (REQUEST, EVENT):
             answers.refuse(self, message, errno.EAGAIN, text)
-        elif message.head[3] == EVENT:
-            answers.refuse_event(self, message, errno.EAGAIN, text)
         else:
             self.drop("message above the rate")
 

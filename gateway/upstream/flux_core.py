@@ -75,7 +75,11 @@ class FluxCoreAdapter:
             self._trunk.send(message)
             return
         if message.topic_part in OF_THE_CONNECTOR:
-            self._to_connector(message)
+            if head[4] & NORESPONSE:
+                message.front = DELIMITER
+                self._trunk.send(message)
+            else:
+                self._trunk.relay(message)
             return
         # its answer has to be behind its event, which comes by the shared link
         if message.topic_part == PUBLISH:
@@ -103,13 +107,6 @@ class FluxCoreAdapter:
         for task in self._dials:
             task.cancel()
         await asyncio.gather(*self._dials, return_exceptions=True)
-
-    def _to_connector(self, message: Message) -> None:
-        if message.head[4] & NORESPONSE:
-            message.front = DELIMITER
-            self._trunk.send(message)
-        else:
-            self._trunk.relay(message)
 
     def _open(self, front: bytes) -> _Own:
         own = self._links[front] = _Own(front, self)
