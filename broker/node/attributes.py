@@ -15,7 +15,7 @@ from broker.secret import masked
 from broker.services.attr import IMMUTABLE, SETTABLE
 from broker.services.log import FORWARD_LEVEL
 from broker.settings import Settings, shown
-from broker.transport.sockets import PROBING
+from broker.transport.dialing import PROBING
 
 STDERR_SEVERITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """``broker.log_level`` as the RFC 5424 severity that ``log-stderr-level`` shows."""

@@ -8,7 +8,7 @@
 ``byte_stream`` a stream socket on the loop: reading, the rest that the kernel did not take, the end; ``stream``: the
               link of one; ``codec``: what its bytes mean; ``handshaking``: listeners
               of such sockets, and of those that shake hands first; ``leaving``: what follows a link that was closed
-``sockets``   connections of TCP and of UNIX sockets; ``dialing``: names, their addresses, attempts
+``dialing``   connections of TCP and of UNIX sockets; names, their addresses, attempts
 ``batching``  many framed messages in one of ZeroMQ
 ``unix``      UNIX stream sockets: SO_PEERCRED, framing, a byte as handshake
 ``curve``     certificates in the ZPL format

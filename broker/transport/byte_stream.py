@@ -109,7 +109,7 @@ class ByteStream(ABC, Generic[Came]):
     def pause(self) -> None:
         """Stop reading; the kernel's buffer fills and the peer blocks. Its end is not seen, either.
 
-        Over TCP its system gives a connection up on which it could send nothing for ``sockets.Probing``.
+        Over TCP its system gives a connection up on which it could send nothing for ``dialing.Probing``.
         """
         if self.ended is None and self._lost is None:
             self._reading = False

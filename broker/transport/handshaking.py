@@ -26,8 +26,8 @@ from broker.endpoints import bracketed, parse
 from broker.identity import PeerInfo
 from broker.listening import contact, listen, listening_at
 from broker.obstacles import obstacle
+from broker.transport.dialing import HANDSHAKE_S, PROBING, tune
 from broker.transport.link import Listener, Options
-from broker.transport.sockets import HANDSHAKE_S, PROBING, tune
 
 ACCEPTS: Final = 32
 """Connections accepted in one turn, each of which takes a tenth of a millisecond."""

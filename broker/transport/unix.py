@@ -20,10 +20,9 @@ from broker.listening import listen
 from broker.schemes import BUILT_IN
 from broker.sockets import peer_credentials
 from broker.transport.codec import FluxCodec
-from broker.transport.dialing import attempt
+from broker.transport.dialing import attempt, connect
 from broker.transport.handshaking import StreamListener
 from broker.transport.link import Accept, Link, Listener, Options
-from broker.transport.sockets import connect
 from broker.transport.stream import StreamLink
 from broker.wire.dialects import dialect
 from broker.wire.message import Message

@@ -32,9 +32,9 @@ from broker.rates import Throttle
 from broker.sockets import peer_credentials
 from broker.transport.batching import Part
 from broker.transport.curve import CurveServer
+from broker.transport.dialing import Probing
 from broker.transport.handshaking import Stranger, host_of
 from broker.transport.link import Options
-from broker.transport.sockets import Probing
 from broker.transport.zeromq.connection import Connection
 from broker.transport.zeromq.listening import ConnectionListener, pair_of
 from broker.transport.zeromq.mechanisms import Refused

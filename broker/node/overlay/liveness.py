@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SYNC_MAX_S: Final = 5.0
 """Longest time between two looks, heartbeat or not, as in deployed flux-core."""
 LOST_S: Final = 20.0
-"""TCP, too, gives a connection up whose peer's machine is silent for so long (``sockets.Probing``)."""
+"""TCP, too, gives a connection up whose peer's machine is silent for so long (``dialing.Probing``)."""
 _LOST_KEEPALIVES: Final = 4
 """Of which one at least has to come: with two looks between, a keepalive is at most twice its time late."""
 

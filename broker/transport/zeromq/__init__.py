@@ -23,7 +23,7 @@ own, but where NFP asks whether a peer is still there; it answers those of other
 ``batch`` (default False) says that batches are accepted and may be switched on by ``link.enable_batch()``.
 
 ``accept`` gets a link once its peer has proved in the handshake who it is. A peer's loss is known
-at once from the kernel, and after 20 s (``sockets.Probing``) when the network says nothing. A peer that is frozen while
+at once from the kernel, and after 20 s (``dialing.Probing``) when the network says nothing. A peer that is frozen while
 its kernel goes on is not lost for a link: the user of the link counts silence, as the tree does (``node.overlay``).
 """
 

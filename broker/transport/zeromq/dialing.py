@@ -20,9 +20,8 @@ from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.secret import masked
 from broker.transport import curve
-from broker.transport.dialing import attempt, converse, open_first, resolve
+from broker.transport.dialing import HANDSHAKE_S, attempt, converse, open_first, resolve
 from broker.transport.link import Link, Options
-from broker.transport.sockets import HANDSHAKE_S
 from broker.transport.zeromq.connection import Connection, State
 from broker.transport.zeromq.frames import Mismatch
 from broker.transport.zeromq.link import ZmtpLink

@@ -12,7 +12,7 @@ import pytest
 from broker.endpoints import Endpoint, parse
 from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.sockets import tcp_address
-from broker.transport import dialing, sockets, tls
+from broker.transport import dialing, tls
 from broker.transport.dialing import attempt, open_first, resolve
 from broker.transport.link import Options
 
@@ -26,7 +26,7 @@ async def keep(sock):
 @pytest.fixture
 def silent(monkeypatch):
     """One address does not answer; who gave it up."""
-    connected, cancelled = sockets.connect, []
+    connected, cancelled = dialing.connect, []
 
     async def connect(place, *, proven=False):
         if place.host != SILENT:
@@ -37,7 +37,7 @@ def silent(monkeypatch):
             cancelled.append(place.host)
             raise
 
-    monkeypatch.setattr(sockets, "connect", connect)
+    monkeypatch.setattr(dialing, "connect", connect)
     monkeypatch.setattr(dialing, "NEXT_ADDRESS_S", 0.01)
     return cancelled
 

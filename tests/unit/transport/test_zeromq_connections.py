@@ -17,8 +17,8 @@ import zmq
 from broker.errors import LinkBroken, LinkClosed, LinkEnded
 from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, dialing, handshaking, zeromq
+from broker.transport.dialing import PROBING
 from broker.transport.link import Link, Options
-from broker.transport.sockets import PROBING
 from broker.wire.message import Message, control, event
 from tests.unit.transport.raw import (
     CLIENT,

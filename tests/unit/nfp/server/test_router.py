@@ -13,7 +13,7 @@ from broker.nfp.names import Command, Sender
 from broker.nfp.opening import broker_of, read_any
 from broker.nfp.server import flusher
 from broker.nfp.server.outbox import QueueLimits
-from broker.transport import curve, sockets
+from broker.transport import curve, dialing
 from broker.transport.batching import ALONE_BYTES
 from broker.transport.zeromq.connection import PARTS_MAX, Connection
 from broker.transport.zeromq.dialing import shake_hands
@@ -303,7 +303,7 @@ async def dial(on, identity: bytes) -> tuple[socket.socket, Connection]:
     """A DEALER by hand, which answers nothing."""
     keys, server = pair_of(KEY), curve.raw_key(SERVER.public_key)
     connection = Connection(CurveClient({b"Socket-Type": b"DEALER", b"Identity": identity}, keys, server))
-    sock = await sockets.connect(parse(on.router.address), proven=True)
+    sock = await dialing.connect(parse(on.router.address), proven=True)
     await shake_hands(sock, connection, "the router")
     return sock, connection
 
