@@ -34,11 +34,11 @@ def wings_of(settings: Settings) -> list[Wing]:
     if settings.broker.rank != 0:
         return found
     if settings.nfp is not None:
-        from broker.cli.nfp import inside as nfp
+        from broker.cli.nfp import embedded as nfp
 
         found.append(nfp.wing_of(settings.nfp, settings))
     if settings.oslo is not None:
-        from broker.cli.oslo import inside as oslo
+        from broker.cli.oslo import embedded as oslo
 
         found.append(oslo.wing_of(settings.oslo, settings))
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from broker.cli.nfp.inside import Wing
+from broker.cli.nfp.embedded import Wing
 from broker.exposition import render
 from broker.nfp.dispatch import Counts
 from broker.nfp.dispatch.task_stats import TaskStats

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker import memory
 from broker.cli import address
-from broker.cli.nfp.inside import WRITER, where
+from broker.cli.nfp.embedded import WRITER, where
 from broker.cli.parsing import Parser
 from broker.journal.options import JournalOptions
 from broker.settings import NfpSection, load_journal, wing_settings

@@ -4,7 +4,7 @@
 ``status``     ls, status, logs
 ``faults``     kill, start, pause, resume, partition, heal
 ``files``      init, compose
-``given``      what several verbs are given
+``shared_options``      what several verbs are given
 ``drawing``    how a cluster is shown
 """
 

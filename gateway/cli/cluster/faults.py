@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from broker.cli.exits import OK
-from gateway.cli.cluster.given import NAME, Name, Rank, check, find
+from gateway.cli.cluster.shared_options import NAME, Name, Rank, check, find
 
 Ranks = Annotated[list[int], typer.Argument(metavar="RANK...", min=0, help="The brokers of one side.")]
 

@@ -11,7 +11,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
-from gateway.cli.cluster.given import DEFAULT, NAME, Bare, Fanout, Name, Nfp, Oslo, Size
+from gateway.cli.cluster.shared_options import DEFAULT, NAME, Bare, Fanout, Name, Nfp, Oslo, Size
 from gateway.cluster import compose as compose_file
 from gateway.cluster import files
 from gateway.cluster.shape import Shape

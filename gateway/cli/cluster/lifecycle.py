@@ -16,7 +16,7 @@ from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.errors import ConfigError, HeadgateError
 from gateway.cli.cluster import drawing
-from gateway.cli.cluster.given import DEFAULT, NAME, Bare, Fanout, Name, Nfp, Oslo, Size, find
+from gateway.cli.cluster.shared_options import DEFAULT, NAME, Bare, Fanout, Name, Nfp, Oslo, Size, find
 from gateway.cluster import state
 from gateway.cluster.client import Cluster
 from gateway.cluster.shape import Shape

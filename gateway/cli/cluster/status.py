@@ -13,7 +13,7 @@ from broker.cli import options
 from broker.cli.exits import NO_CONNECTION, OK, UsageError
 from broker.cli.screen import Screen, duration
 from gateway.cli.cluster import drawing
-from gateway.cli.cluster.given import NAME, Name, check, find
+from gateway.cli.cluster.shared_options import NAME, Name, check, find
 from gateway.cluster import state
 
 GATEWAY: Final = "gateway"

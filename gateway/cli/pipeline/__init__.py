@@ -8,8 +8,8 @@
     verify     whether it holds every record of the journal once
     report     the history of a warehouse as one HTML page
 
-``given`` has what they share: options, the session, how far a job is on a terminal. A verb's file is loaded when it is
-called; ``ingest``, ``batch`` and ``stream`` run on Spark, which needs Java, the others never do.
+``shared_options`` has what they share: options, the session, how far a job is on a terminal. A verb's file is loaded
+when it is called; ``ingest``, ``batch`` and ``stream`` run on Spark, which needs Java, the others never do.
 """
 
 from __future__ import annotations

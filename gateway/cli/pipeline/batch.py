@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
-from gateway.cli.pipeline import given
+from gateway.cli.pipeline import shared_options
 from gateway.pipeline.warehouse import Warehouse
 
 EXAMPLES = (
@@ -16,16 +16,16 @@ EXAMPLES = (
 
 
 def batch(
-    warehouse: given.Where,
-    journal: given.MaybeJournal = None,
-    since: given.Since = None,
-    until: given.Until = None,
-    table: given.Tables = None,
-    payload: given.Payload = False,
-    on_corrupt: given.Corrupt = "fail",
-    master: given.Master = None,
-    conf: given.Conf = None,
-    verbose: given.Verbose = False,
+    warehouse: shared_options.Where,
+    journal: shared_options.MaybeJournal = None,
+    since: shared_options.Since = None,
+    until: shared_options.Until = None,
+    table: shared_options.Tables = None,
+    payload: shared_options.Payload = False,
+    on_corrupt: shared_options.Corrupt = "fail",
+    master: shared_options.Master = None,
+    conf: shared_options.Conf = None,
+    verbose: shared_options.Verbose = False,
     as_json: options.AsJson = False,
 ) -> int:
     """Make gold of the dates whose bronze has changed, and of those asked for; whole dates are replaced, so doing it
@@ -35,20 +35,23 @@ def batch(
     """
     from gateway.pipeline import bronze, gold, schema
 
-    skip = given.skips(on_corrupt)
+    skip = shared_options.skips(on_corrupt)
     names = [schema.table_named(name).name for name in table or ()]
     target = Warehouse(warehouse) if journal else Warehouse(warehouse).existing()
-    where, screen = given.Spark(master, conf, verbose), Screen(as_json)
+    where, screen = shared_options.Spark(master, conf, verbose), Screen(as_json)
     rows = sum(file.rows for file in target.at(schema.MESSAGES.name).files())
     if journal:  # what is wrong with it is said before a JVM starts
-        rows += given.rows_of(bronze.pending(journal, target))
-    with given.Progress(quiet=as_json) as progress, where.session("batch", progress, rows=rows) as spark:
+        rows += shared_options.rows_of(bronze.pending(journal, target))
+    with (
+        shared_options.Progress(quiet=as_json) as progress,
+        where.session("batch", progress, rows=rows) as spark,
+    ):
         if journal:
             run = bronze.ingest(spark, journal, target, payload=payload, skip=skip)
-            screen.record(run.as_json(), given.line_of(run))
-        dates = given.dates(target, "messages", since, until)
+            screen.record(run.as_json(), shared_options.line_of(run))
+        dates = shared_options.dates(target, "messages", since, until)
         run = gold.batch(spark, target, dates, tables=names or gold.NAMES)
-        screen.record(run.as_json(), given.line_of(run))
+        screen.record(run.as_json(), shared_options.line_of(run))
     return OK
 
 

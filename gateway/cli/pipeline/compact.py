@@ -9,7 +9,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
-from gateway.cli.pipeline import given
+from gateway.cli.pipeline import shared_options
 from gateway.delta import TableError
 from gateway.pipeline import compact as job
 from gateway.pipeline import schema
@@ -24,10 +24,10 @@ EXAMPLES = (
 
 
 def compact(
-    warehouse: given.Where,
-    table: given.Tables = None,
-    since: given.Since = None,
-    until: given.Until = None,
+    warehouse: shared_options.Where,
+    table: shared_options.Tables = None,
+    since: shared_options.Since = None,
+    until: shared_options.Until = None,
     keep_hours: Annotated[
         int, typer.Option("--keep-hours", min=1, metavar="N", help="How long files stay that nobody needs.")
     ] = job.KEEP_HOURS,
@@ -48,7 +48,7 @@ def compact(
     if every is None:
         _once(screen, target, names, since, until, keep_hours)
         return OK
-    with given.leaving() as leave:
+    with shared_options.leaving() as leave:
         while not leave.is_set():
             try:
                 _once(screen, target, names, since, until, keep_hours)
@@ -62,9 +62,9 @@ def _once(
     screen: Screen, target: Warehouse, names: list[str], since: str | None, until: str | None, keep_hours: int
 ) -> None:
     done = []
-    with given.Progress(quiet=screen.as_json) as progress:
+    with shared_options.Progress(quiet=screen.as_json) as progress:
         for name in names:
-            dates = given.dates(target, name, since, until)
+            dates = shared_options.dates(target, name, since, until)
             with progress.waiting(f"compact {name}"):
                 done += job.compact(target, [name], dates, keep_hours=keep_hours)
     heads = ("table", "date", "files", "then", "rows put together")

@@ -11,7 +11,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK, UsageError
 from broker.cli.screen import Screen
-from gateway.cli.pipeline import given
+from gateway.cli.pipeline import shared_options
 from gateway.pipeline import schema
 from gateway.pipeline.warehouse import Warehouse
 
@@ -26,7 +26,7 @@ def describe(
     warehouse: Annotated[
         str | None, typer.Option("--warehouse", "-w", metavar="DIR|URL", help="The warehouse to look at.")
     ] = None,
-    table: given.Tables = None,
+    table: shared_options.Tables = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="The columns of the tables as Markdown.")
     ] = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
-from gateway.cli.pipeline import given
+from gateway.cli.pipeline import shared_options
 from gateway.pipeline.warehouse import Warehouse
 
 EXAMPLES = (
@@ -16,13 +16,13 @@ EXAMPLES = (
 
 
 def ingest(
-    journal: given.Journal,
-    warehouse: given.Where,
-    payload: given.Payload = False,
-    on_corrupt: given.Corrupt = "fail",
-    master: given.Master = None,
-    conf: given.Conf = None,
-    verbose: given.Verbose = False,
+    journal: shared_options.Journal,
+    warehouse: shared_options.Where,
+    payload: shared_options.Payload = False,
+    on_corrupt: shared_options.Corrupt = "fail",
+    master: shared_options.Master = None,
+    conf: shared_options.Conf = None,
+    verbose: shared_options.Verbose = False,
     as_json: options.AsJson = False,
 ) -> int:
     """Write what was recorded since the last time into bronze, in tasks of Spark and one commit.
@@ -32,15 +32,18 @@ def ingest(
     """
     from gateway.pipeline import bronze
 
-    skip = given.skips(on_corrupt)
+    skip = shared_options.skips(on_corrupt)
     target = Warehouse(warehouse)
-    where = given.Spark(master, conf, verbose)
-    rows = given.rows_of(
+    where = shared_options.Spark(master, conf, verbose)
+    rows = shared_options.rows_of(
         bronze.pending(journal, target)
     )  # what is wrong with the journal is said before a JVM starts
-    with given.Progress(quiet=as_json) as progress, where.session("ingest", progress, rows=rows) as spark:
+    with (
+        shared_options.Progress(quiet=as_json) as progress,
+        where.session("ingest", progress, rows=rows) as spark,
+    ):
         run = bronze.ingest(spark, journal, target, payload=payload, skip=skip)
-        Screen(as_json).record(run.as_json(), given.line_of(run))
+        Screen(as_json).record(run.as_json(), shared_options.line_of(run))
     return OK
 
 

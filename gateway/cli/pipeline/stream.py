@@ -10,7 +10,7 @@ from broker import supervision
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
-from gateway.cli.pipeline import given
+from gateway.cli.pipeline import shared_options
 from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ Trigger = Annotated[float, typer.Option("--trigger", min=0.1, metavar="SECONDS",
 
 
 def stream(
-    journal: given.Journal,
-    warehouse: given.Where,
+    journal: shared_options.Journal,
+    warehouse: shared_options.Where,
     checkpoint: Checkpoint = None,
     trigger: Trigger = TRIGGER_S,
     available_now: Annotated[
@@ -50,11 +50,11 @@ def stream(
     bronze_only: Annotated[
         bool, typer.Option("--bronze-only", help="No gold; `headgate pipeline batch` makes it.")
     ] = False,
-    payload: given.Payload = False,
-    on_corrupt: given.Corrupt = "fail",
-    master: given.Master = None,
-    conf: given.Conf = None,
-    verbose: given.Verbose = False,
+    payload: shared_options.Payload = False,
+    on_corrupt: shared_options.Corrupt = "fail",
+    master: shared_options.Master = None,
+    conf: shared_options.Conf = None,
+    verbose: shared_options.Verbose = False,
     as_json: options.AsJson = False,
 ) -> int:
     """Follow a journal: each batch adds to bronze and gold, each record once, also when this is killed and started
@@ -71,9 +71,9 @@ def stream(
     target, screen = Warehouse(warehouse), Screen(as_json)
     checkpoint = checkpoint or target.checkpoint  # which a store refuses: before a JVM is started
     with (
-        given.leaving() as leave,
-        given.Progress(quiet=as_json) as progress,
-        given.Spark(master, conf, verbose).session("stream", progress, lasting=True) as spark,
+        shared_options.leaving() as leave,
+        shared_options.Progress(quiet=as_json) as progress,
+        shared_options.Spark(master, conf, verbose).session("stream", progress, lasting=True) as spark,
     ):
         from gateway.pipeline import stream as room
 
@@ -85,7 +85,9 @@ def stream(
             trigger_s=None if available_now else trigger,
             gold=not bronze_only,
             options=settings,
-            on_run=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.line_of(run)}"),
+            on_run=lambda run: screen.record(
+                run.as_json(), f"batch {run.batch_id}: {shared_options.line_of(run)}"
+            ),
         )
         supervision.notify("READY=1")
         with progress.waiting(f"following {masked(journal)}"):
@@ -95,11 +97,14 @@ def stream(
 
 def _settings(on_corrupt: str, payload: bool, max_bytes: str | None) -> dict[str, str]:
     """Options of the source."""
-    settings = {"onCorrupt": "skip" if given.skips(on_corrupt) else "fail", "payload": str(payload).lower()}
+    settings = {
+        "onCorrupt": "skip" if shared_options.skips(on_corrupt) else "fail",
+        "payload": str(payload).lower(),
+    }
     return settings | ({"maxBytesPerTrigger": max_bytes} if max_bytes else {})
 
 
-def _follow(running: Stream, leave: given.Leave) -> None:
+def _follow(running: Stream, leave: shared_options.Leave) -> None:
     """Until it ends, fails, or is told to leave."""
     while running.active and not leave.wait(_LOOK_S):
         pass

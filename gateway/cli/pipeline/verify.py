@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
 from broker.cli.screen import Screen
-from gateway.cli.pipeline import given
+from gateway.cli.pipeline import shared_options
 from gateway.pipeline.warehouse import Warehouse
 
 EXAMPLES = (
@@ -14,7 +14,9 @@ EXAMPLES = (
 )
 
 
-def verify(journal: given.Journal, warehouse: given.Where, as_json: options.AsJson = False) -> int:
+def verify(
+    journal: shared_options.Journal, warehouse: shared_options.Where, as_json: options.AsJson = False
+) -> int:
     """Compare the numbers of records with those of rows, segment by segment. Needs no Java.
 
     Exit codes: 0 every record that was read is there once, 1 some are lost or there twice, or a writer is missing,

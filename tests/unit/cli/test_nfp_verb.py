@@ -9,7 +9,7 @@ from broker.cli import exits, wings
 from broker.cli.main import main
 from broker.cli.nfp import VERBS
 from broker.cli.nfp import broker as verb
-from broker.cli.nfp.inside import where
+from broker.cli.nfp.embedded import where
 from broker.cli.start import arguments as start_arguments
 from broker.cli.start import settings_for
 from broker.errors import ConfigError

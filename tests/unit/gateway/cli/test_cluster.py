@@ -10,7 +10,7 @@ import pytest
 
 from broker.cli.main import main
 from broker.errors import HeadgateError
-from gateway.cli.cluster import drawing, given, lifecycle
+from gateway.cli.cluster import drawing, lifecycle, shared_options
 from gateway.cluster import compose, files, state
 from gateway.cluster.client import Access
 from gateway.cluster.members import Member
@@ -78,7 +78,7 @@ def notes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setattr(drawing, "CONNECT_S", 0.2)
     taken = Notes()
-    for module in (lifecycle, given):
+    for module in (lifecycle, shared_options):
         monkeypatch.setattr(module, "Cluster", taken.cluster)
     return taken
 
@@ -284,7 +284,7 @@ def test_a_start_beside_another_is_refused_and_harms_nobody(notes, capsys):
 def test_down_ends_what_is_on_its_way_up(notes, monkeypatch):
     """`up` sees its members go, gives up and makes room; a cluster that took the name meanwhile is left alone."""
     assert cluster("up", "--size", "2") == 0
-    found = given.find("headgate")
+    found = shared_options.find("headgate")
     holds = contextlib.ExitStack()
     holds.enter_context(state.held("headgate"))  # as `up` does
 
@@ -297,7 +297,7 @@ def test_down_ends_what_is_on_its_way_up(notes, monkeypatch):
     monkeypatch.setattr(found, "down", down)
     lifecycle._take_down(found)
     assert notes.did[1:] == ["down"]
-    assert given.find("headgate").saved.shape.size == 3
+    assert shared_options.find("headgate").saved.shape.size == 3
     lifecycle._take_down(found)
     assert notes.did[1:] == ["down"]
 

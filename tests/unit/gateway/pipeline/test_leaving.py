@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from gateway.cli.pipeline import given
+from gateway.cli.pipeline import shared_options
 from tests.tables import for_each
 
 
@@ -18,7 +18,7 @@ def test_a_signal_at_any_step_of_a_wait_ends_it(step):
             return None
         return trace
 
-    with given.leaving() as leave:
+    with shared_options.leaving() as leave:
         sys.settrace(trace)
         try:
             for _ in range(100):
@@ -31,6 +31,6 @@ def test_a_signal_at_any_step_of_a_wait_ends_it(step):
 
 
 def test_nobody_said_so():
-    with given.leaving() as leave:
+    with shared_options.leaving() as leave:
         assert not leave.wait(0.001)
         assert not leave.is_set()
