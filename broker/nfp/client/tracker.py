@@ -105,7 +105,7 @@ class JobTracker(JobOwner):
             self._store.keep_results(job)
 
     def ended(self, job: Job) -> None:
-        """A job is over."""
+        """Forget a job that is over; one that waits may take its place at the broker."""
         uuid = job.uuid
         if self.jobs.pop(uuid, None) is None:
             return  # it was over when it was found again

@@ -123,7 +123,7 @@ class FileService:
         )
 
     async def _details(self, url: str, stop: Callable[[], bool]) -> Result:
-        """Those of one file: {"md5hash", "sha256", "size_bytes", "exists"}; ``stop``, asked in between, gives up."""
+        """Details of one file: {"md5hash", "sha256", "size_bytes", "exists"}; ``stop``, asked in between, gives up."""
         absent = {"md5hash": None, "sha256": None, "size_bytes": None, "exists": False}
         try:
             return Result(result=await self._disk(lambda: self._digested(url, stop)))

@@ -37,7 +37,7 @@ class Missing(FileNotFoundError):
 
 
 class TooLarge(OSError):
-    """More than is served."""
+    """A file or a listing is larger than is served."""
 
 
 class OpenFile:

@@ -69,7 +69,7 @@ class InventoryService(InternalService):
         return redacted(data, everything=who.standing is Standing.GUEST)
 
     def _is_own(self, peer: Peer, name: str) -> bool:
-        """Who has the worker's key, or its client's name; a name alone only for who could be that worker at all."""
+        """Whether ``peer`` has the worker's key, or its client's name and could be that worker."""
         key = peer.principal.key
         if key and self._pinned(name) == key:
             return self._could_be(peer.principal, name)

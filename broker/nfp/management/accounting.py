@@ -67,7 +67,7 @@ class Tally(msgspec.Struct, eq=False, gc=False):
 
 
 class _Open(msgspec.Struct, eq=False, gc=False):
-    """A job on the way."""
+    """A job that has not ended."""
 
     account: Account
     running: dict[str, float] = {}
@@ -105,7 +105,7 @@ class Accounting:
             self._totals.setdefault(account, Tally()).add(used)
 
     def count(self, event: JobEvent) -> None:
-        """Add ``event`` up."""
+        """Add what ``event`` tells to the sums."""
         act = self._acts.get(event.kind)
         if act is not None:
             act(event)

@@ -339,7 +339,7 @@ class EventBus:
         return subscription.next if subscription in self._behind else self.buffer.last + 1
 
     def subscriptions(self, peer: Peer | None = None) -> list[EventSubscription]:
-        """Those of ``peer``, or all."""
+        """Return the subscriptions of ``peer``; None: all."""
         return list(self._all if peer is None else self._by_peer.get(id(peer), ()))
 
     def listen(self, listener: Listener) -> Callable[[], None]:

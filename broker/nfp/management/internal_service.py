@@ -55,7 +55,7 @@ class InternalService:
 
     @property
     def tasks(self) -> list[str]:
-        """Their names."""
+        """The names of its tasks."""
         return sorted(self._tasks)
 
     def call(self, call: Call) -> Answer | Later:

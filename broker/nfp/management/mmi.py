@@ -268,7 +268,7 @@ def _status_of(worker: WorkerView) -> str:
 
 
 def _chosen(workers: Iterable[WorkerView], service: str, status: str) -> list[WorkerView]:
-    """Those of ``service`` ("" or all: every one) that are ``status`` (alive or dead; anything else: both)."""
+    """Return the workers of ``service`` ("" or all: any) that are ``status`` (alive or dead; anything else: both)."""
     return [
         worker
         for worker in workers

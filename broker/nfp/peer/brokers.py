@@ -113,7 +113,7 @@ class ConnectFailures:
         self._said: dict[str, set[str]] = {}
 
     def forget(self, broker: str) -> None:
-        """It answers now."""
+        """Note that ``broker`` answers: what is wrong with it is said again when it fails next."""
         self._hangups.pop(broker, None)
         if self._said.pop(broker, None):
             log.warning("%s: the broker %s answers now", self._name, broker)

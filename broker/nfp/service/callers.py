@@ -168,7 +168,7 @@ class Callers:
             self._callers.pop(who).peer.close()
 
     def close(self) -> None:
-        """Forget everybody."""
+        """Disconnect every caller."""
         for caller in self._callers.values():
             caller.peer.close()
         self._callers.clear()

@@ -102,7 +102,7 @@ class WhichWorkers(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Asked(NamedTuple):
-    """A job to be run."""
+    """The job that a request wants run."""
 
     service: str
     task: str

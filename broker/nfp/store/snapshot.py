@@ -62,7 +62,7 @@ def read(connection: sqlite3.Connection, now: float) -> Snapshot:
 
 
 def named(connection: sqlite3.Connection, now: float, uuids: Iterable[str]) -> list[JobRow]:
-    """Those of these jobs that are there."""
+    """Return the jobs of these uuids that are in the file."""
     ids = [row[0] for row in connection.execute(_NAMED, (_array(uuids),))]
     return _rows(connection, ids, now)
 

@@ -60,7 +60,7 @@ class TaskContext:
 
     @property
     def client(self) -> str:
-        """Who asked for it, for people."""
+        """The name of the client that asked for the job, for people."""
         return self._job.client_name
 
     @property

@@ -118,7 +118,7 @@ class JobRun:
         )
 
     def readdress(self, packet: Packet) -> None:
-        """It was sent again: what comes goes where the latest POST or GET says."""
+        """Take the address of the latest POST or GET: what comes goes there."""
         self.client, self.service, self.dialect = packet.client, packet.service, packet.dialect
 
     @property
@@ -138,11 +138,11 @@ class JobRun:
 
     @property
     def client_name(self) -> str:
-        """Who sent it, as far as the address tells."""
+        """The name of the client that sent it, as far as the address tells."""
         return token_client(self.client)
 
     def end(self, status: int, result: bytes, *, failed: bool) -> None:
-        """It has its final result."""
+        """Set the final result."""
         self.status, self.result = status, result
         self.state = FAILED if failed else DONE
         self.ended_s = time.time()

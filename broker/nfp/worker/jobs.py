@@ -211,7 +211,7 @@ class Jobs:
         self._say(packet, status, bodies.failed(status, packet.uuid, self.service, self.worker, error))
 
     async def writable(self) -> None:
-        """Wait for room."""
+        """Wait until the channel takes more."""
         await self._channel.writable()
 
     def too_large(self, size: int) -> str:
@@ -327,7 +327,7 @@ class Jobs:
             self._send_accepted(job)
 
     def _send_accepted(self, job: JobRun) -> None:
-        """201."""
+        """Say 201: the job is in hand."""
         self.send(job, Command.RESPONSE, 201, bodies.accepted(job.uuid, self.service, self.worker))
 
     # -- it waits for the broker's word -----------------------------------------------------------
@@ -384,12 +384,12 @@ class Jobs:
 
     @property
     def running(self) -> int:
-        """Jobs in a slot."""
+        """How many jobs have a slot."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait for one."""
+        """How many wait for one."""
         return len(self._waiting)
 
     def told_as(self, task: asyncio.Task[Any] | None) -> str:

@@ -43,12 +43,12 @@ class LoopWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to watch."""
         self._sign()
         threading.Thread(target=self._watch, name=f"loop of {self._name}", daemon=True).start()
 
     def stop(self) -> None:
-        """End. Harmless twice, and before the start."""
+        """Watch no more. Harmless twice, and before the start."""
         self._ended.set()
         if self._timer is not None:
             self._timer.cancel()

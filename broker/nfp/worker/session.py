@@ -264,7 +264,7 @@ class Watchdog:
         self._wait()
 
     def stop(self) -> None:
-        """End. Harmless twice."""
+        """End the looks. Harmless twice."""
         if self._timer is not None:
             self._timer.cancel()
 
