@@ -25,7 +25,7 @@ from broker.nfp.opening import BrokerOpen, read_worker
 from broker.nfp.peer.channel import Traffic
 from broker.nfp.worker import tasks
 from broker.nfp.worker.jobs import Jobs
-from broker.nfp.worker.store import StoredAssignment
+from broker.nfp.worker.store import StoredRun
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer
 
 CONFIG = DispatchConfig(
@@ -39,8 +39,8 @@ class Disk:
     """A store whose disk writes when it is told to, or not before the process is killed."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, StoredAssignment] = {}
-        self._written: dict[str, StoredAssignment] = {}
+        self.jobs: dict[str, StoredRun] = {}
+        self._written: dict[str, StoredRun] = {}
         self._waiting: list[asyncio.Future[None]] = []
 
     def write(self) -> None:
@@ -53,7 +53,7 @@ class Disk:
     def killed(self) -> None:
         self.jobs, self._waiting = dict(self._written), []
 
-    def unrecorded(self) -> list[StoredAssignment]:
+    def unrecorded(self) -> list[StoredRun]:
         return [job for job in self.jobs.values() if job.state not in ("recorded", "cancelled")]
 
     def _put(self, uuid: str, state: str, *, only: tuple[str, ...], **more: Any) -> None:
@@ -63,7 +63,7 @@ class Disk:
     def state(self, uuid: str) -> str:
         return self.jobs[uuid].state if uuid in self.jobs else ""
 
-    def accepted(self, job: StoredAssignment) -> bool:
+    def accepted(self, job: StoredRun) -> bool:
         if job.uuid in self.jobs:
             return False
         self.jobs[job.uuid] = job._replace(state="accepted")
@@ -75,7 +75,7 @@ class Disk:
     def started(self, uuid: str) -> None:
         self._put(uuid, "started", only=("accepted",))
 
-    def done(self, job: StoredAssignment) -> None:
+    def done(self, job: StoredRun) -> None:
         self.accepted(job)
         self._put(job.uuid, "done", only=("accepted", "started"), status=job.status, result=job.result)
 
@@ -94,7 +94,7 @@ class Disk:
         self._waiting.append(written)
         await written
 
-    async def find(self, uuid: str) -> StoredAssignment | None:
+    async def find(self, uuid: str) -> StoredRun | None:
         found = self.jobs.get(uuid)
         return found if found is not None and found.result else None
 

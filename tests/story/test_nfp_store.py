@@ -17,7 +17,7 @@ from broker.nfp.names import Dialect
 from broker.nfp.records import Dispatched, Finished, Forgotten, JobAdded
 from broker.nfp.store import NotStored, Store
 from broker.nfp.targets import ANY
-from broker.nfp.worker.store import AssignmentStore, StoredAssignment
+from broker.nfp.worker.store import RunStore, StoredRun
 from tests.unit.nfp.store.samples import whole
 
 pytestmark = pytest.mark.story
@@ -277,13 +277,13 @@ def test_room_that_is_freed_on_a_full_disk_is_used_again(small):
 @pytest.mark.patient
 def test_a_disk_that_fills_up_under_a_worker(small):
     async def story() -> None:
-        store = AssignmentStore(small / "w1.db")
+        store = RunStore(small / "w1.db")
         await store.open()
         fill(small)
         number = 0
         error = None
         while error is None:
-            store.accepted(StoredAssignment(str(number), b"me#1", "svc", "task", bytes(4000), True))
+            store.accepted(StoredRun(str(number), b"me#1", "svc", "task", bytes(4000), True))
             number += 1
             try:
                 await store.durable()
@@ -294,7 +294,7 @@ def test_a_disk_that_fills_up_under_a_worker(small):
         (small / "filler").unlink()
         await until(lambda: not store.broken)
         await store.close()
-        store = AssignmentStore(small / "w1.db")
+        store = RunStore(small / "w1.db")
         assert [kept.uuid for kept in await store.load()] == [str(old) for old in range(number - 1)]
         await store.close()
 

@@ -30,7 +30,7 @@ from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.fetched_files import delete
 from broker.nfp.worker.job_run import ASKING, DONE, FAILED, RUNNING, TIMEOUT_S, WAITING
 from broker.nfp.worker.results import clock_text
-from broker.nfp.worker.store import FINISHED, LISTED, StoredAssignment
+from broker.nfp.worker.store import FINISHED, LISTED, StoredRun
 from broker.nfp.worker.tasks import Task, make
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class _Builtin:
         }
 
 
-def _row(job: StoredAssignment, state: str = "") -> dict[str, Any]:
+def _row(job: StoredRun, state: str = "") -> dict[str, Any]:
     times = (job.received_s, job.started_s, job.ended_s)
     received, started, ended = (clock_text(seconds) if seconds else None for seconds in times)
     return {

@@ -15,7 +15,7 @@ from typing import Any, Final
 from broker.nfp.bodies import read_request, read_token, token_client, write
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
-from broker.nfp.worker.store import StoredAssignment
+from broker.nfp.worker.store import StoredRun
 
 WAITING: Final = "PENDING"
 RUNNING: Final = "STARTED"
@@ -90,7 +90,7 @@ class JobRun:
         self.deadline = time.monotonic() + self.timeout_s
 
     @classmethod
-    def restored(cls, kept: StoredAssignment) -> JobRun:
+    def restored(cls, kept: StoredRun) -> JobRun:
         """The job that an earlier life of the worker has left in its store."""
         job = cls(kept.uuid, kept.client, kept.service, Dialect.NORFAB, kept.body, idempotent=kept.idempotent)
         job.stored = job.accepted = True
@@ -98,9 +98,9 @@ class JobRun:
         job.deadline -= kept.age_s
         return job
 
-    def as_stored(self) -> StoredAssignment:
+    def as_stored(self) -> StoredRun:
         """The job for the store."""
-        return StoredAssignment(
+        return StoredRun(
             self.uuid,
             self.client,
             self.service,

@@ -48,7 +48,7 @@ from broker.nfp.worker.results import (
     trace_of,
     with_context,
 )
-from broker.nfp.worker.store import FINISHED, AssignmentStore, StoredAssignment
+from broker.nfp.worker.store import FINISHED, RunStore, StoredRun
 from broker.nfp.worker.tasks import Task
 from broker.safe_text import about, text
 
@@ -92,7 +92,7 @@ class Jobs:
         channel: Channel,
         service: str,
         tasks: dict[str, Task],
-        store: AssignmentStore,
+        store: RunStore,
         *,
         slots: int,
         manage: Manage,
@@ -301,7 +301,7 @@ class Jobs:
         self._send_result(job)
         return True
 
-    async def _find(self, uuid: str) -> StoredAssignment | None:
+    async def _find(self, uuid: str) -> StoredRun | None:
         """An ended job that only the store knows, with its result."""
         if self._store.state(uuid) not in ("done", "recorded"):
             return None
@@ -729,7 +729,7 @@ class Jobs:
 
     # -- a beginning and an end -------------------------------------------------------------------
 
-    def restore(self, unrecorded: list[StoredAssignment]) -> None:
+    def restore(self, unrecorded: list[StoredRun]) -> None:
         """Take up what the store has: offer results, hold back what has not begun, end what must not begin again.
 
         What had begun and may be run twice is forgotten: a broker that confirms sees that it is gone, and gives it to

@@ -20,7 +20,7 @@ from broker.nfp.worker.fetched_files import fetch, localise
 from broker.nfp.worker.job_run import DONE, FAILED, RUNNING, WAITING
 from broker.nfp.worker.jobs import Jobs
 from broker.nfp.worker.loop_watch import LoopWatch
-from broker.nfp.worker.store import AssignmentStore, StoredAssignment
+from broker.nfp.worker.store import RunStore, StoredRun
 from broker.nfp.worker.tasks import Task
 from broker.tasks import first_of
 
@@ -59,7 +59,7 @@ class Session:
         self.inventory: dict[str, Any] = {}
         self.inventory_status: str | None = None
         self.job_file = worker.job_file()
-        self.store = AssignmentStore(self.job_file, retention=Retention(keep_s=worker.keep_s))
+        self.store = RunStore(self.job_file, retention=Retention(keep_s=worker.keep_s))
         self.ending = ""
         self.log = LogBuffer(self.name, role="worker")
         self.files_folder = worker.folder / VERSIONS
@@ -174,7 +174,7 @@ class Session:
 
     # -- for people -------------------------------------------------------------------------------
 
-    def known_jobs(self) -> list[StoredAssignment]:
+    def known_jobs(self) -> list[StoredRun]:
         """The jobs in the store, at most ``LISTED``, and those in memory, newest first."""
         known = {job.uuid: job for job in reversed(self.store.listing())}
         known.update((job.uuid, job.as_stored()) for job in self.jobs.table)

@@ -25,7 +25,7 @@ LISTED: Final = 1000
 """Jobs that people are shown unless they ask for another number."""
 
 
-class StoredAssignment(NamedTuple):
+class StoredRun(NamedTuple):
     """A job as the store has it.
 
     ``state`` is accepted, started, done, recorded or cancelled; times are wall clock, 0: not yet.
@@ -62,7 +62,7 @@ class _More(msgspec.Struct, omit_defaults=True):
     failed: bool = False
 
 
-class AssignmentStore(PeerStore[_More]):
+class RunStore(PeerStore[_More]):
     """The jobs of one worker.
 
     Args:
@@ -73,7 +73,7 @@ class AssignmentStore(PeerStore[_More]):
     def __init__(self, path: str | os.PathLike[str] | None, **settings: Any) -> None:
         super().__init__(path, SCHEMA, _More, **settings)
 
-    async def load(self) -> list[StoredAssignment]:
+    async def load(self) -> list[StoredRun]:
         """Begin; the jobs that are not recorded (accepted, started, done), oldest first.
 
         Raises:
@@ -83,7 +83,7 @@ class AssignmentStore(PeerStore[_More]):
         rows = [row for row in self.rows.values() if not row.settled]
         return [self._job(row, bodies) for row, bodies in zip(rows, await self.bodies(rows), strict=True)]
 
-    def accepted(self, job: StoredAssignment) -> bool:
+    def accepted(self, job: StoredRun) -> bool:
         """A job came. False: its uuid is there already and stays as it is."""
         if job.uuid in self.rows:
             return False
@@ -96,7 +96,7 @@ class AssignmentStore(PeerStore[_More]):
         if self.state(uuid) == "accepted":
             self.change(uuid, "started", started_s=self._wall())
 
-    def done(self, job: StoredAssignment) -> None:
+    def done(self, job: StoredRun) -> None:
         """Its result; the job need not have been put before. The first result stays."""
         self.accepted(job)
         if self.state(job.uuid) in FINISHED:
@@ -122,7 +122,7 @@ class AssignmentStore(PeerStore[_More]):
         if uuid in self.rows:
             self.change(uuid, self.state(uuid), client=_hex(client))
 
-    async def find(self, uuid: str) -> StoredAssignment | None:
+    async def find(self, uuid: str) -> StoredRun | None:
         """The job ``uuid`` with body and result.
 
         Raises:
@@ -131,14 +131,14 @@ class AssignmentStore(PeerStore[_More]):
         row = self.rows.get(uuid)
         return self._job(row, (await self.bodies([row]))[0]) if row is not None else None
 
-    def listing(self, last: int = LISTED) -> list[StoredAssignment]:
+    def listing(self, last: int = LISTED) -> list[StoredRun]:
         """The newest ``last`` jobs, newest first, without bodies and results."""
         newest = sorted(self.rows.values(), key=lambda row: -row.number)[:last]
         return [self._job(row, {}) for row in newest]
 
-    def _job(self, row: Row[_More], bodies: dict[str, bytes]) -> StoredAssignment:
+    def _job(self, row: Row[_More], bodies: dict[str, bytes]) -> StoredRun:
         more = row.more
-        return StoredAssignment(
+        return StoredRun(
             row.uuid,
             None if more.client is None else bytes.fromhex(more.client),
             row.service,

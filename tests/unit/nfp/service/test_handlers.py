@@ -192,6 +192,7 @@ def test_a_slow_reader_misses_events_and_knows_but_no_result():
     async def script(peer, broker):
         peer.call("nfp.lab.go", {"target": "w1"}, flags=S)
         caller, packet = await broker.next()
+        respond(caller, packet, 202, {"workers": ["w1"]})
         for number in range(2000):  # all before the handler runs once more
             respond(caller, packet, 200, event_body(f"step {number}"), Command.EVENT)
         respond(caller, packet, 200, {"w1": {"result": 1}})
@@ -201,7 +202,9 @@ def test_a_slow_reader_misses_events_and_knows_but_no_result():
         events = [each for each in told[:-1] if each["type"] == "event"]
         assert [each["message"] for each in events[-2:]] == ["step 1998", "step 1999"]
         lost = next(each["lost"] for each in told[:-1] if each["type"] == "gap")
-        assert len(events) + lost == 2000
+        assert [each["type"] for each in told[:2]] == ["gap", "accepted"], "the uuid is told all the same"
+        assert (told[1]["uuid"], told[1]["workers"]) == (packet.uuid, ["w1"])
+        assert len(events) + lost - 1 == 2000, "the word that it was accepted is one of them"
         assert [each["result"] for each in told[:-1] if each["type"] == "result"] == [{"result": 1}]
 
     with_face(script)

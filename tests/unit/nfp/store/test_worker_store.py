@@ -9,13 +9,13 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp.contract import NotStored
 from broker.nfp.store.peers import KEEP_UNSETTLED_S, Retention
-from broker.nfp.worker.store import AssignmentStore, StoredAssignment
+from broker.nfp.worker.store import RunStore, StoredRun
 from tests.unit.nfp.store.samples import Clocks, run, until, write
 
 
 @contextlib.asynccontextmanager
 async def opened(path, **settings):
-    store = AssignmentStore(path, **settings)
+    store = RunStore(path, **settings)
     store.found = await store.load()
     try:
         yield store
@@ -24,7 +24,7 @@ async def opened(path, **settings):
 
 
 def kept(uuid, body=b"{}", **changes):
-    return StoredAssignment(uuid, b"me#1", "svc", "ping", body, True)._replace(**changes)
+    return StoredRun(uuid, b"me#1", "svc", "ping", body, True)._replace(**changes)
 
 
 @pytest.fixture
@@ -303,11 +303,11 @@ def test_a_store_of_another_kind_is_refused(path):
 
     async def story():
         with pytest.raises(ConfigError, match="a database, but no worker store of Headgate"):
-            await AssignmentStore(path).open()
-        store = AssignmentStore(path.with_name("mine.db"))
+            await RunStore(path).open()
+        store = RunStore(path.with_name("mine.db"))
         await store.open()
         with pytest.raises(ConfigError, match="this worker store is open in this very process already"):
-            await AssignmentStore(path.with_name("mine.db")).open()
+            await RunStore(path.with_name("mine.db")).open()
         await store.close()
 
     run(story())

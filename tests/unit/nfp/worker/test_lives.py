@@ -8,7 +8,7 @@ import time
 from broker.errors import HeadgateError
 from broker.nfp import bodies
 from broker.nfp.names import Command
-from broker.nfp.worker.store import AssignmentStore
+from broker.nfp.worker.store import RunStore
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 
@@ -216,7 +216,7 @@ def test_a_disk_that_cannot_store_refuses_what_must_be_stored_and_runs_the_rest(
     async def full(_store):
         raise HeadgateError("no space left on device")
 
-    monkeypatch.setattr(AssignmentStore, "durable", full)
+    monkeypatch.setattr(RunStore, "durable", full)
 
     async def main():
         with RawBroker(opens=True) as broker:

@@ -11,7 +11,7 @@ from broker.errors import ConfigError
 from broker.nfp import bodies
 from broker.nfp.names import Command, Dialect
 from broker.nfp.worker import Worker, jobs
-from broker.nfp.worker.store import StoredAssignment
+from broker.nfp.worker.store import StoredRun
 from tests.tables import for_each
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
@@ -549,9 +549,7 @@ def test_a_known_job_that_is_deleted_while_its_result_is_looked_up_ends_once(tmp
                 async def find(uuid):
                     looked.set()
                     await found.wait()
-                    return StoredAssignment(
-                        uuid, b"c#1", "dummy", "ping", b"{}", True, "done", 200, b'{"w1":{}}'
-                    )
+                    return StoredRun(uuid, b"c#1", "dummy", "ping", b"{}", True, "done", 200, b'{"w1":{}}')
 
                 jobs._store.state = lambda uuid: "done"
                 jobs._store.find = find
