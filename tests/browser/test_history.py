@@ -261,6 +261,8 @@ def test_a_short_session_is_shown_whole(short):
     assert "median at most < 0.1 ms" in page.get_attribute(".history-latency .chart-picture", "aria-label")
     assert rows(page, "Calls by topic")[0][2:6] == ["< 0.1 ms"] * 4
     assert rows(page, "Newest refusals")[0][0] == "03-01 03:36:28"
+    assert rows(page, "Errors by topic") == [["broker.ping", "ETIMEDOUT", "answer", "1"]]
+    assert page.text_content(".history-errors .legend") == "ETIMEDOUT"
     cell = "table[aria-label='Newest refusals'] td[data-name=from][title]"
     assert (page.text_content(cell), page.get_attribute(cell, "title")) == (
         "0f1f0f8f\N{HORIZONTAL ELLIPSIS}",

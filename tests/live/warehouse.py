@@ -299,7 +299,7 @@ ONCE = {
                     "le_ns": 40_959, "sum_ns": 90_000, "max_ns": 40_000},
     "tree_latency": {"window": at(BEGIN // 60 * 60), "rank": 0, "source": "client", "target": "own", "n": 9,
                      "topic": "broker.ping", "service": "broker", "sum_ns": 90_000, "max_ns": 40_000},
-    "errors": {"window": at(BEGIN // 60 * 60), "rank": 0, "topic": "broker.ping", "service": "broker", "errno": 2,
+    "errors": {"window": at(BEGIN // 60 * 60), "rank": 0, "topic": "broker.ping", "service": "broker", "errno": 110,
                "kind": "answer", "userid": 1, "n": 1},
     "user_usage": {"userid": 1, "requests": 9, "wire_bytes": 90},
 }  # fmt: skip

@@ -3,6 +3,7 @@
  * @module
  */
 
+import { errnoName } from '../client/errors.js';
 import { stamp } from '../lib/axis.js';
 import { Chart } from '../lib/chart.js';
 import { h } from '../lib/dom.js';
@@ -22,14 +23,13 @@ const BRIEF_TOPIC = 48;
 const RESOLVED_NS = 100_000;
 const FINE_S = 3 * 3600;
 const SERVED = { own: 'a built-in service', client: "a client's service" };
-const ERRNO = { 1: 'EPERM', 2: 'ENOENT', 11: 'EAGAIN', 13: 'EACCES', 22: 'EINVAL', 38: 'ENOSYS', 71: 'EPROTO', 113: 'EHOSTUNREACH' };
 
 /** A batch of messages is dated as one: what takes less than it does is not told apart. */
 const took = (ns) => (ns < RESOLVED_NS ? '< 0.1 ms' : latency(ns / 1e6));
 const ms = (ns) => (ns === null || ns === undefined ? '–' : took(ns));
 const text = (value) => (value === null || value === undefined || value === '' ? '–' : String(value));
 const user = (value) => (value === UNKNOWN || value === null ? 'unknown' : String(value));
-const errno = (value) => ERRNO[value] ?? text(value);
+const errno = (value) => (value === null || value === undefined ? '–' : errnoName(value));
 const wrong = (value) => (value ? 'bad' : null);
 
 /** Of a UUID its begin, of any other long name its begin and its end. */
