@@ -166,7 +166,7 @@ class Administration:
         """Other rules from now on, and perhaps other users: every session gives up what is not allowed any more."""
         self.sessions.access = access
         self.delivery.fanout.invalidate()
-        self.sessions.each(lambda session: session.judge_again())
+        self.sessions.each(lambda session: session.recheck_principal())
 
     def deny(
         self, session: Session, kind: str, topic: str, reason: str, *, claimed: int = USERID_UNKNOWN

@@ -33,7 +33,7 @@ ASKED_S: Final = 5.0
 """An answer of the brokers that takes longer is none."""
 
 
-class Held:
+class KeptRequest:
     """A request that may have to be sent again.
 
     Attributes:
@@ -68,10 +68,10 @@ class AnyRankRetry:
         self._asking = 0
         self._directed: dict[bytes, dict[bytes, set[int]]] = {}
         """Route stack -> service -> ranks where the session has called it: whom its notices concern."""
-        self.held: dict[bytes, dict[bytes, Held]] = {}
+        self.held: dict[bytes, dict[bytes, KeptRequest]] = {}
 
-    def sending(self, session: Session, message: Message, decision: Decision) -> None:
-        """A request to any rank is about to leave."""
+    def keep(self, session: Session, message: Message, decision: Decision) -> None:
+        """Keep a request to any rank, which is about to leave, until its first response."""
         topic = bytes(part_data(message.topic_part) or b"")
         if unanswered(topic):
             self._notify(session.front, message, service_of(topic))
@@ -81,7 +81,7 @@ class AnyRankRetry:
             return
         row = self.held.setdefault(session.front, {})
         if message.tag not in row:
-            row[message.tag] = Held(message, decision, topic)
+            row[message.tag] = KeptRequest(message, decision, topic)
             self._bytes += size
 
     def _notify(self, front: bytes, message: Message, service: bytes) -> None:
@@ -98,11 +98,11 @@ class AnyRankRetry:
         absent = message.errnum == errno.ENOSYS
         if held is None or held.asking:
             if absent:
-                session.redecide()  # what was there is gone: the next one is kept
+                session.forget_decisions()  # what was there is gone: the next one is kept
             return False
         if not absent or self._asking >= ASKED_AT_ONCE:
             if message.errnum == errno.EHOSTUNREACH:
-                self._doubt(held)  # the rank that had the service has gone
+                self._invalidate(held)  # the rank that had the service has gone
             elif not absent and not held.tried:
                 held.decision.anywhere = False  # the service is on the way: others of this kind need no copy
             self._release(session.front, message.tag)
@@ -114,7 +114,7 @@ class AnyRankRetry:
         self._sessions.tasks.spawn(f"any-rank retry {session.id}", self._ask(session, held, message))
         return True
 
-    async def _ask(self, session: Session, held: Held, answer: Message) -> None:
+    async def _ask(self, session: Session, held: KeptRequest, answer: Message) -> None:
         """Find the next rank and send the request there; without one the session gets its ENOSYS."""
         front, tag = session.front, answer.tag
         try:
@@ -128,7 +128,7 @@ class AnyRankRetry:
             held.tried.add(rank)
             again = directed(held.message, rank)
             self._directed.setdefault(front, {}).setdefault(service_of(held.topic), set()).add(rank)
-            session.calls.arm(held.topic, again.head, tag)
+            session.calls.owe_notice(held.topic, again.head, tag)
             if self._upstream.send(again):
                 for notice in held.notices:
                     self._upstream.send(directed(notice, rank))
@@ -136,12 +136,12 @@ class AnyRankRetry:
         self._release(front, tag)
         session.answered(answer)
 
-    async def _next(self, held: Held) -> int | None:
+    async def _next(self, held: KeptRequest) -> int | None:
         nearby = self._upstream.nearby
         if nearby is None:
             return None
         if held.tried:
-            self._doubt(held)
+            self._invalidate(held)
         try:
             async with asyncio.timeout(ASKED_S):
                 ranks = await nearby.ranks(held.topic.decode("utf-8", "replace"))
@@ -149,7 +149,7 @@ class AnyRankRetry:
             return None
         return next((rank for rank in ranks if rank not in held.tried), None)
 
-    def _doubt(self, held: Held) -> None:
+    def _invalidate(self, held: KeptRequest) -> None:
         nearby = self._upstream.nearby
         if nearby is not None:
             nearby.invalidate(service_of(held.topic.decode("utf-8", "replace")))

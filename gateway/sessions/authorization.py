@@ -210,7 +210,7 @@ def _question(session: Session, message: Message, topic: bytes) -> list[Question
     if message.head[3] != REQUEST or not topic or topic in UNASKED:
         return []
     if topic not in INSIDE:
-        own = service_of(topic) == b"gateway" or (unanswered(topic) and session.calls.speaks_with(topic))
+        own = service_of(topic) == b"gateway" or (unanswered(topic) and session.calls.has_called(topic))
         return [] if own else [("call", topic)]
     kind, field = INSIDE[topic]
     try:

@@ -126,11 +126,11 @@ class OpenCalls:
 
     # -- notices -------------------------------------------------------------------------------
 
-    def speaks_with(self, topic: bytes) -> bool:
+    def has_called(self, topic: bytes) -> bool:
         """Whether the session ever asked the service of ``topic``: then it may cancel and take leave there."""
         return service_of(topic) in self._services
 
-    def arm(self, topic: bytes, head: bytes, tag: bytes) -> None:
+    def owe_notice(self, topic: bytes, head: bytes, tag: bytes) -> None:
         """The provider of ``topic`` learns of the session's end; ``head`` is stamped."""
         key = notice_key(topic, head)
         # beyond the bound a call is made all the same, and its service is not told: the client is the one that loses
@@ -138,14 +138,14 @@ class OpenCalls:
             self._notices[key] = (head, tag, encode_part(path_of(topic) + DISCONNECT))
             self._services.add(service_of(topic))
 
-    def arm_open(self) -> None:
+    def owe_notices_of_open(self) -> None:
         """The providers of open calls learn of the session's end, and where none is open nobody does."""
         if not self.count:
             self._notices = {}
         for tag, call in self.all():
-            self.arm(bytes(part_data(call.topic_part) or b""), call.head, tag)
+            self.owe_notice(bytes(part_data(call.topic_part) or b""), call.head, tag)
 
-    def disarm(self, topic: bytes, head: bytes) -> None:
+    def disconnect(self, topic: bytes, head: bytes) -> None:
         """The client's own ``X.disconnect`` passes: X owes it nothing more, and it owes X no notice."""
         self._notices.pop(notice_key(topic, head), None)
         path = path_of(topic)

@@ -69,7 +69,7 @@ class Deadlines:
             self._expires[session] = expires
             self._run()
 
-    def wait_live(self, session: Session, message: Message, prefix: bytes) -> None:
+    def subscribe_later(self, session: Session, message: Message, prefix: bytes) -> None:
         """Subscribe as soon as that is live, and answer ``message`` then; a prefix that is too long stays too long."""
         row = self._subscriptions.setdefault(session, [])
         if len(row) >= WAITING_MAX:
@@ -81,8 +81,10 @@ class Deadlines:
         row.append(_Waiting(self._sessions.clock() + LIVE_S, message, prefix[: PREFIX_MAX_BYTES + 1]))
         self._run()
 
-    def go_live(self, session: Session) -> None:
-        """The resumption of ``session`` has ended, or the upstream is there: make live what waits of it."""
+    def subscribe_waiting(self, session: Session) -> None:
+        """Make the waiting subscriptions of ``session`` live, where that can be now: its resumption has ended, or the
+        upstream is there.
+        """
         if session.ready:
             for waiting in self._subscriptions.pop(session, ()):
                 requests.subscribe_now(session, waiting.message, waiting.prefix)
@@ -90,16 +92,16 @@ class Deadlines:
     def joined(self) -> None:
         """The upstream is there: make live what can be."""
         for session in list(self._subscriptions):
-            self.go_live(session)
+            self.subscribe_waiting(session)
         self.advance()
 
-    def wait_seen(self, resumption: Resumption) -> None:
+    def wait_for_event(self, resumption: Resumption) -> None:
         """Advance ``resumption`` once the event that it waits for has come, the upstream has, or time has passed."""
         self.resumptions.setdefault(resumption.cursor, set()).add(resumption)
         self._run()
 
-    def seen(self, resumption: Resumption) -> None:
-        """It waits no more; harmless when it does not."""
+    def stop_waiting(self, resumption: Resumption) -> None:
+        """``resumption`` waits no more; harmless when it does not."""
         row = self.resumptions.get(resumption.cursor, set())
         row.discard(resumption)
         if not row:

@@ -123,7 +123,7 @@ def of_request(session: Session, message: Message) -> Decision | None:
     if session.delivery.any_rank_retry is not None and act in (None, requests.disconnect):
         any_rank = message.nodeid == NODEID_ANY and not flags & UPSTREAM
         decision.anywhere = any_rank and (decision.track or unanswered(topic))
-    session.remember(message, decision)
+    session.remember_decision(message, decision)
     return decision
 
 
@@ -131,7 +131,7 @@ def _may_call(session: Session, topic: bytes) -> bool:
     """Whether the rules let the session call ``topic``; whoever called a service may cancel and take leave there."""
     if session.sessions.access.allows(session.roles, "call", topic):
         return True
-    return unanswered(topic) and session.calls.speaks_with(topic)
+    return unanswered(topic) and session.calls.has_called(topic)
 
 
 def of_event(session: Session, message: Message) -> Decision | None:
@@ -149,5 +149,5 @@ def of_event(session: Session, message: Message) -> Decision | None:
     # rank 0 gives the number: what the client wrote there is not sent on
     stamped = b"".join((head[:4], bytes((flags,)), session.stamp, NO_TAG))
     decision = Decision(None, message.topic_part, stamped)
-    session.remember(message, decision)
+    session.remember_decision(message, decision)
     return decision

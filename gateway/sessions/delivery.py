@@ -69,7 +69,7 @@ class Delivery:
         self._by_route = sessions.by_route
 
     def forget(self, session: Session) -> None:
-        """For Session: it is gone."""
+        """For Session: ``session`` is gone."""
         self.pressure.forget(session)
         self.fanout.forget(session)
         self.deadlines.forget(session)
@@ -138,7 +138,9 @@ class Delivery:
         """See ``UpstreamReceiver``: clients are told, what waited for it goes on."""
         owner = self.upstream.owner
         if owner is not None and self.sessions.identity.set_owner(owner):
-            self.sessions.each(lambda session: session.judge_again())  # it is no web user's who is no owner
+            self.sessions.each(
+                lambda session: session.recheck_principal()
+            )  # it is no web user's who is no owner
         self.sessions.counters.missed += 0 if epoch_changed else missed or 0
         if self.latest is not None and (epoch_changed or missed != 0):
             self.latest.clear()  # the newest event of a topic may be among the missed: an older one would be wrong

@@ -33,7 +33,7 @@ class Pressure:
         self._renewing: asyncio.TimerHandle | None = None
 
     def forget(self, session: Session) -> None:
-        """It has ended."""
+        """``session`` has ended."""
         self._senders.pop(session, None)
         self._publishers.pop(session, None)
 

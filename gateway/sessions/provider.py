@@ -55,7 +55,7 @@ class Provider:
         """Deliver a request to the client, or answer it in its place."""
         topic_part = message.topic_part
         if topic_part.endswith(DISCONNECT):
-            self._left(message.front, bytes(part_data(topic_part) or b""))
+            self._forget_sender(message.front, bytes(part_data(topic_part) or b""))
         elif session.busy:
             self._decline(
                 session,
@@ -79,7 +79,7 @@ class Provider:
         session.sessions.counters.delivered += 1
         session.link.send(message)
 
-    def _left(self, front: bytes, topic: bytes) -> None:
+    def _forget_sender(self, front: bytes, topic: bytes) -> None:
         """A sender took leave of a service: its requests there need no answer."""
         path = path_of(topic)
         for tag, row in list(self._owed.get(front, {}).items()):
@@ -147,8 +147,8 @@ class Provider:
 
     # -- ends ----------------------------------------------------------------------------------
 
-    def stamp_changed(self) -> None:
-        """The session's stamp is another one."""
+    def forget_headers(self) -> None:
+        """The session's stamp is another one: make the headers of responses anew."""
         self._heads = {}
 
     def forget(self) -> None:

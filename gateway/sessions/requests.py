@@ -63,7 +63,7 @@ def subscribe(session: Session, message: Message, _decision: Decision) -> None:
     if session.ready:
         subscribe_now(session, message, prefix.encode())
     else:
-        session.delivery.deadlines.wait_live(session, message, prefix.encode())
+        session.delivery.deadlines.subscribe_later(session, message, prefix.encode())
 
 
 def subscribe_now(session: Session, message: Message, prefix: bytes) -> None:
@@ -129,7 +129,7 @@ def add(session: Session, message: Message, _decision: Decision) -> None:
     name = _service_name(session, message)
     if name is None:
         return
-    if not session.may_be_called(name):  # before the rules, of which none would help
+    if not session.owns_service_name(name):  # before the rules, of which none would help
         text = f"your services are called {session.principal.userid}-NAME"
         if session.principal.nobody:
             text = "you have no userid to yourself, and so no services"
@@ -151,7 +151,7 @@ def _added(session: Session, message: Message, errnum: int, text: str) -> None:
     session.adding -= 1
     _answer(session, message, errnum, text)
     if not errnum:
-        session.give_up()  # the right may have gone while the upstream was asked
+        session.withdraw_denied()  # the right may have gone while the upstream was asked
 
 
 def remove(session: Session, message: Message, _decision: Decision) -> None:
@@ -187,8 +187,8 @@ def _answer(session: Session, message: Message, errnum: int, text: str) -> None:
 
 def disconnect(session: Session, message: Message, decision: Decision) -> None:
     """The client takes leave of a service: nothing is owed either way any more."""
-    session.calls.disarm(bytes(part_data(message.topic_part) or b""), decision.head)
-    session.redecide()  # what it asks there from now on owes a notice again
+    session.calls.disconnect(bytes(part_data(message.topic_part) or b""), decision.head)
+    session.forget_decisions()  # what it asks there from now on owes a notice again
     session.forward(message, decision)
 
 

@@ -128,7 +128,7 @@ class Resumption:
 
     def advance(self) -> None:
         """Go on as far as possible now; called again when what it waits for may have happened."""
-        self._delivery.deadlines.seen(self)
+        self._delivery.deadlines.stop_waiting(self)
         self._go_on(self._queue)
 
     def turn(self) -> None:
@@ -145,7 +145,7 @@ class Resumption:
             if self._sessions.clock() >= self._until:
                 self._finish(recovered=False)
             else:
-                self._delivery.deadlines.wait_seen(self)
+                self._delivery.deadlines.wait_for_event(self)
         elif not history.covers(self._epoch, self.cursor):
             self._finish(recovered=False)
         elif not distance(self.cursor, history.last):
@@ -158,7 +158,7 @@ class Resumption:
     def cancel(self) -> None:
         """The session is gone, and its outbox tells nobody of room."""
         self._over = True
-        self._delivery.deadlines.seen(self)
+        self._delivery.deadlines.stop_waiting(self)
         self._delivery.replays.remove(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -223,7 +223,7 @@ class Resumption:
         if asked is not None:
             recovered, replayed = recovered and not asked.lost, asked.passed
         self._done(Resumed(recovered, history.epoch, history.last, replayed, self._denied))
-        delivery.deadlines.go_live(session)
+        delivery.deadlines.subscribe_waiting(session)
 
 
 class Replays:
@@ -269,7 +269,7 @@ class Replays:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
 
     def remove(self, resumption: Resumption) -> None:
-        """It needs no turn any more; harmless when it waits for none."""
+        """``resumption`` needs no turn any more; harmless when it waits for none."""
         user = resumption.session.principal.name
         row = self._rows.get(user, {})
         row.pop(resumption, None)

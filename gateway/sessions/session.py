@@ -160,7 +160,7 @@ class Session:
         self.principal = principal
         self.roles = int.from_bytes(self.stamp[4:], "big")
         self._decisions = {}
-        self.provider.stamp_changed()
+        self.provider.forget_headers()
         limits = self.sessions.settings.limits
         if principal.owner or not limits.msgs_per_s:
             self._bucket = None
@@ -285,12 +285,12 @@ class Session:
         message.front = self.front
         message.head = decision.head
         if decision.anywhere and delivery.any_rank_retry is not None:
-            delivery.any_rank_retry.sending(self, message, decision)
+            delivery.any_rank_retry.keep(self, message, decision)
         if delivery.upstream.send(message):
             self.sessions.counters.requests += 1
             if decision.notice_pending and self.kind not in CALLING:  # these owe notices for open calls only
                 decision.notice_pending = False
-                self.calls.arm(bytes(part_data(decision.topic_part) or b""), decision.head, tag)
+                self.calls.owe_notice(bytes(part_data(decision.topic_part) or b""), decision.head, tag)
             return
         if decision.track:
             self.calls.withdraw(tag, decision)
@@ -306,14 +306,14 @@ class Session:
         message.front = DELIMITER
         self.link.send(message)
 
-    def remember(self, message: Message, decision: Decision) -> None:
+    def remember_decision(self, message: Message, decision: Decision) -> None:
         """Keep ``decision`` for messages like this one."""
         if len(self._decisions) >= decisions.CACHE_MAX:
             self._decisions = {}
         self._decisions[message.topic_part + message.head] = decision
 
-    def redecide(self) -> None:
-        """Rights, roles or notices changed: decide anew."""
+    def forget_decisions(self) -> None:
+        """Rights, roles or notices changed: each kind of message is decided anew."""
         self._decisions = {}
 
     # -- events --------------------------------------------------------------------------------
@@ -471,20 +471,20 @@ class Session:
         self._apply_principal(principal)
         self.delivery.deadlines.watch(self)
         self.delivery.fanout.changed(self)
-        self.give_up()
+        self.withdraw_denied()
 
-    def judge_again(self) -> None:
+    def recheck_principal(self) -> None:
         """Rules, and perhaps users, are others now: who is nobody any more goes, others lose what is denied now."""
         now = self.sessions.identity.again(self.principal)
         if now is None:
             self.close(REVOKED, GONE)
         elif now == self.principal:
-            self.redecide()
-            self.give_up()
+            self.forget_decisions()
+            self.withdraw_denied()
         else:
             self.set_principal(now)
 
-    def give_up(self) -> None:
+    def withdraw_denied(self) -> None:
         """Take back subscriptions and services that are not allowed any more, and say so."""
         access, delivery = self.sessions.access, self.delivery
         lost = [prefix for prefix in self.subscriptions if not access.allows_pattern(self.roles, prefix)]
@@ -495,13 +495,13 @@ class Session:
             names = [prefix.decode("utf-8", "replace") for prefix in lost]
             self.tell({"type": "unsubscribed", "subscriptions": names})
         for name in list(self.provider.names):
-            if not self.may_be_called(name) or not access.allows(self.roles, "register", name):
+            if not self.owns_service_name(name) or not access.allows(self.roles, "register", name):
                 delivery.registrations.remove(self, name)
                 self.tell({"type": "service", "service": name, "registered": False, "errno": errno.EPERM})
 
-    def may_be_called(self, name: str) -> bool:
-        """Whether a service of its may have this name, as far as no rule decides: that of a guest begins with the
-        userid and a dash (RFC 12), and who is nobody has none.
+    def owns_service_name(self, name: str) -> bool:
+        """Whether ``name`` is one for its services, whatever the rules say: a guest's names begin with its userid and a
+        dash (RFC 12), and nobody, who has no userid to itself, has none.
         """
         mine = self.principal
         return mine.owner or (not mine.nobody and name.startswith(f"{mine.userid}-"))
@@ -542,7 +542,7 @@ class Session:
         delivery.registrations.remove_session(self)
         self.provider.answer_all(self, "the provider is gone")
         if self.kind in CALLING:
-            self.calls.arm_open()
+            self.calls.owe_notices_of_open()
         for notice in self.calls.notices(self.front):
             delivery.upstream.send(notice)
         delivery.upstream.forget(self.front)  # behind the notices, which go by the link that it ends
@@ -560,7 +560,7 @@ class Session:
         """No open call will be answered: say so to whoever waits."""
         waiting = self.calls.all()
         self.calls.clear()
-        self.redecide()
+        self.forget_decisions()
         for tag, call in waiting:
             answers.refuse(
                 self, Message(DELIMITER, call.topic_part, b"", call.head, tag), errno.EHOSTUNREACH, text

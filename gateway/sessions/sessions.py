@@ -317,7 +317,7 @@ class Sessions:
     # -- who goes ------------------------------------------------------------------------------
 
     def forget(self, session: Session) -> None:
-        """For Session: it is gone."""
+        """For Session: ``session`` is gone."""
         del self.by_id[session.id]
         del self.by_route[session.front]
         del self._by_age[bisect_left(self._by_age, (session.opened_at, session.id))]

@@ -269,7 +269,7 @@ def test_more_notices_than_are_kept_are_not_owed():
     calls = OpenCalls(1)
     for rank in range(NOTICES_MAX + 5):
         head = request("a.b", nodeid=rank).head
-        calls.arm(b"a.b", head, b"\0\0\0\1")
+        calls.owe_notice(b"a.b", head, b"\0\0\0\1")
     assert len(calls.notices(b"\x01h\x00")) == NOTICES_MAX
 
 
