@@ -708,13 +708,13 @@ class Jobs(State):
         job.open -= 1
         self.open_parts -= 1
         self.counts.finished += 1
-        closes = "" if job.open else _end_of(job)
+        closes = "" if job.open else end_of(job)
         self.journal.put(Finished(job.uuid, part.name, worker, number, status, body, closes))
         part.after = self.journal.position
         self.tell("finished", job, worker, number, status, body, len(body), part.ended)
         self.responders.of(job.client).recorded(part, announcement)
         if not job.open:
-            self.close(job, now)
+            self.close(job, closes, now)
         if current is not None and current.state in CURRENT:
             self.cancel(current, now)
 
@@ -737,11 +737,11 @@ class Jobs(State):
 
     # -- a job ----------------------------------------------------------------------------------
 
-    def close(self, job: Job, now: float) -> None:
-        """Every part is final."""
+    def close(self, job: Job, ended: str, now: float) -> None:
+        """Every part is final; ``ended`` is what that makes of the job, see ``end_of``."""
         job.step(CLOSE)
-        job.ended = _end_of(job)
-        self.counts.ended(job.ended)
+        job.ended = ended
+        self.counts.ended(ended)
         self.tasks.ended(job, now)
         job.closed_at, job.after = now, self.journal.position
         self.timers.cancel(job.timer)
@@ -752,9 +752,9 @@ class Jobs(State):
         job.client.open -= 1
         job.drop_body()
         self.closed_jobs.add(job)
-        kind = job.ended if job.ended in (CANCELLED, EXPIRED) else "closed"
+        kind = ended if ended in (CANCELLED, EXPIRED) else "closed"
         status = max(part.status for part in job.parts.values())
-        self.tell(kind, job, status=status, ended=job.ended)
+        self.tell(kind, job, status=status, ended=ended)
 
     def remove(self, job: Job) -> None:
         """A job that never was; it stands in no queue, and no worker has it."""
@@ -770,7 +770,7 @@ class Jobs(State):
         self.closed_jobs.owe_nothing(job)
 
 
-def _end_of(job: Job) -> str:
+def end_of(job: Job) -> str:
     """How a job ended whose parts are all final."""
     return job_state(part.ended for part in job.parts.values())
 

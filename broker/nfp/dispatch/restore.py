@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from broker.nfp.access import Access
 from broker.nfp.dispatch.closed_jobs import fill
-from broker.nfp.dispatch.jobs import Jobs
+from broker.nfp.dispatch.jobs import Jobs, end_of
 from broker.nfp.dispatch.liveness import Liveness
 from broker.nfp.dispatch.machine import ACCEPT, ACCEPTED, ADOPT, CLOSE, FINAL, LOSE, OPEN, WAITING
 from broker.nfp.dispatch.model import BODY_KEPT_BYTES, PART_BYTES, Job, Part, WorkerEntry
@@ -72,7 +72,7 @@ def _resume(jobs: Jobs, row: JobRow, now: float) -> None:
     if job.state != OPEN:
         return  # it must not be run again, and has just ended
     if job.parts and not job.open:
-        jobs.close(job, now)
+        jobs.close(job, end_of(job), now)
     else:
         jobs.watch(job, now)
 
