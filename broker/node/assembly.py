@@ -43,7 +43,7 @@ from broker.schemes import capabilities_of
 from broker.services.dispatch import Dispatcher
 from broker.services.service import Services, built_in
 from broker.settings import Settings
-from broker.transport.leaving import all_left
+from broker.transport.byte_stream import all_left
 from broker.transport.link import Options
 from broker.wire.shares import RENEW_S
 

@@ -5,9 +5,9 @@
               on all links, by user
 ``registry``  scheme -> transport, open to other packages by entry point
 ``inproc``    in the same process: the reference implementation
-``byte_stream`` a stream socket on the loop: reading, the rest that the kernel did not take, the end; ``stream``: the
-              link of one; ``codec``: what its bytes mean; ``handshaking``: listeners
-              of such sockets, and of those that shake hands first; ``leaving``: what follows a link that was closed
+``byte_stream`` a stream socket on the loop: reading, the rest that the kernel did not take, the end, what follows a
+              link that was closed; ``stream``: the link of one; ``codec``: what its bytes mean;
+              ``handshaking``: listeners of such sockets, and of those that shake hands first
 ``dialing``   connections of TCP and of UNIX sockets; names, their addresses, attempts
 ``batching``  many framed messages in one of ZeroMQ
 ``unix``      UNIX stream sockets: SO_PEERCRED, framing, a byte as handshake

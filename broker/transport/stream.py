@@ -17,9 +17,8 @@ from typing import Any, Final
 from broker.errors import LinkBroken, LinkClosed, LinkError, Untranslatable
 from broker.identity import PeerInfo
 from broker.transport.batching import Form, form_size, form_type
-from broker.transport.byte_stream import ByteStream
+from broker.transport.byte_stream import ByteStream, Leaving
 from broker.transport.codec import Codec
-from broker.transport.leaving import Leaving
 from broker.transport.link import Link, Options
 from broker.wire.message import Message
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError
 from broker.rfc6455 import NORMAL
-from broker.transport.leaving import Leaving
+from broker.transport.byte_stream import Leaving
 from broker.transport.link import Receiver
 from broker.transport.stream import WRITE_BYTES, StreamLink
 from broker.transport.tls.layer import TlsCodec

@@ -28,8 +28,8 @@ from broker.nfp.peer.brokers import Brokers, ConnectFailures
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.peer.keys import check_name
 from broker.nfp.peer.session import BrokerSession
+from broker.transport.byte_stream import all_left
 from broker.transport.curve import Certificate, CurveClient
-from broker.transport.leaving import all_left
 from broker.transport.zeromq.dialing import open_connection
 from broker.transport.zeromq.listening import SCHEMES
 

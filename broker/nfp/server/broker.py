@@ -44,7 +44,7 @@ from broker.nfp.server.router import NfpRouter
 from broker.nfp.server.searches import Searches
 from broker.nfp.store import NoStore, Store
 from broker.settings.nfp import NfpSection
-from broker.transport.leaving import all_left
+from broker.transport.byte_stream import all_left
 
 log = logging.getLogger("headgate")
 FAREWELL_S: Final = 1.0

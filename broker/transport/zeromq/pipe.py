@@ -17,8 +17,7 @@ from typing import Final, Protocol
 from broker.errors import LinkClosed, LinkError
 from broker.transport import byte_stream
 from broker.transport.batching import Part
-from broker.transport.byte_stream import ByteStream
-from broker.transport.leaving import Leaving
+from broker.transport.byte_stream import ByteStream, Leaving
 from broker.transport.zeromq.connection import Connection
 
 log = logging.getLogger("headgate")

@@ -11,9 +11,8 @@ import pytest
 from broker.errors import LinkBroken, LinkClosed, LinkEnded
 from broker.identity import PeerInfo
 from broker.testing.harness import PATIENCE_S, Recorder, send_all, topics
-from broker.transport.byte_stream import READ_BYTES
+from broker.transport.byte_stream import READ_BYTES, Leaving
 from broker.transport.codec import FluxCodec
-from broker.transport.leaving import Leaving
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.stream import StreamLink

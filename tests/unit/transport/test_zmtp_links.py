@@ -134,7 +134,7 @@ async def test_a_large_sealed_rest_is_sent_behind_the_close(batch):
 
 
 async def test_who_takes_nothing_behind_the_close_is_given_up(monkeypatch):
-    monkeypatch.setattr("broker.transport.leaving.IDLE_S", 0.25)
+    monkeypatch.setattr("broker.transport.byte_stream.IDLE_S", 0.25)
     async with pair(batch=True) as (near, _heard, far, _hears):
         far.pause()
         send_all(near, [event("large", b"x" * (30 << 20))])

@@ -10,7 +10,7 @@ import pytest
 
 from broker.errors import LinkBroken, LinkEnded
 from broker.testing.harness import PATIENCE_S
-from broker.transport.leaving import all_left
+from broker.transport.byte_stream import all_left
 from broker.transport.zeromq.pipe import READ_BYTES, SHARE_BYTES, WRITE_BYTES, Pipe, Turns
 from tests.unit.transport.zmtp import CAP, PAIRS, shake_hands
 
