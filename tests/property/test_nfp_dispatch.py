@@ -2,7 +2,8 @@
 
 Invariants that hold after every step: an open job has a timer; a slot is in one place (queue, one worker, record);
 no slot is current at two workers; credits in use are what the attempts take, and never above the limit by dispatch; all
-counters agree with the tables; nothing happens that is not in the tables of states. The journal's book refuses a second final result of a slot, and anything after it.
+counters agree with the tables; nothing happens that is not in the tables of states. The journal's book refuses a second
+final result of a slot, and anything after it.
 """
 
 from __future__ import annotations
