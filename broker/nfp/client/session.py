@@ -81,7 +81,7 @@ class ClientSession(JobOwner):
         self._probe_uuid = uuid4().hex
         self._connected = asyncio.Event()
         self._refusal: LinkRefused | None = None
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[object, asyncio.Task[None]] = {}
 
     def start(self, tracker: JobTracker) -> None:
         """Connect; the jobs of ``tracker`` go over this session."""
@@ -105,10 +105,10 @@ class ClientSession(JobOwner):
             await asyncio.wait(tasks)
         await self._channel.close()
 
-    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Do ``work`` until the session is closed."""
-        task = self._tasks[name] = asyncio.get_running_loop().create_task(work, name=name)
-        task.add_done_callback(lambda _task: self._tasks.pop(name, None))
+    def _run(self, key: object, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do ``work`` in the background, until the session is closed at most; ``key`` is like no other."""
+        task = self._tasks[key] = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(lambda _task: self._tasks.pop(key, None))
 
     @property
     def is_connected(self) -> bool:
@@ -199,7 +199,7 @@ class ClientSession(JobOwner):
             self._send(question)
         self._tracker.began(opened)
         if len(self.subscriptions):
-            self._run(f"events of {self._channel.name}", self._subscribe_again())
+            self._run(object(), self._subscribe_again(), f"events of {self._channel.name}")
 
     async def _subscribe_again(self) -> None:
         try:
@@ -270,7 +270,7 @@ class ClientSession(JobOwner):
         if len(self.jobs) >= self.limits.jobs:
             raise HeadgateError(f"{len(self.jobs)} questions wait, that is the limit", errno.EAGAIN)
         job = self.jobs[submission.uuid] = Job(submission, self)
-        self._run(f"question {job.uuid}", self._ask(job, args, kwargs))
+        self._run(job, self._ask(job, args, kwargs), f"question {job.uuid}")
         return job
 
     async def _ask(self, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -300,7 +300,7 @@ class ClientSession(JobOwner):
     def ended(self, job: Job) -> None:
         """Forget a job that is over."""
         self.jobs.pop(job.uuid, None)
-        task = self._tasks.get(f"question {job.uuid}")
+        task = self._tasks.get(job)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.errors import LinkBroken
 from broker.nfp.client import Limits, NfpClient, RequestFailed
-from tests.unit.nfp.client.running import WITHIN_S, run
+from tests.unit.nfp.client.running import WITHIN_S, client_of, run
 
 
 def test_management(broker):
@@ -207,3 +207,19 @@ def test_leaving_ends_a_subscription(ours):
         return (await reading)[0]
 
     assert "closed" in str(asyncio.run(main()))
+
+
+def test_a_client_that_is_closed_leaves_no_subscribing_behind(ours):
+    """However often the connection was made again while the broker answered none of it."""
+
+    async def main():
+        async with asyncio.timeout(WITHIN_S), client_of(ours) as client:
+            await client.subscribe().__aenter__()
+            ours._mmi = lambda client, packet: None
+            for connections in (2, 3):
+                client._channel.reopen("for a test")
+                while client._channel.traffic.connections < connections:
+                    await asyncio.sleep(0.01)
+        return [task.get_name() for task in asyncio.all_tasks() if "events" in task.get_name()]
+
+    assert asyncio.run(main()) == []
