@@ -78,7 +78,7 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words or words[0] in ("--help", "-h"):
-        from broker.cli import pages  # late: shutil and textwrap are not for a broker to carry
+        from broker.cli import pages  # late: textwrap is not for a broker to carry
 
         print(pages.fit(overview(), pages.width()))
         return exits.OK if words else exits.USAGE

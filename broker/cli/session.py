@@ -119,7 +119,7 @@ async def looked(handle: Handle, look: Callable[[], Awaitable[T]], watch: bool) 
     while True:
         try:
             if watch:
-                await handle.writable()
+                await handle.writable()  # a handle makes its link again by itself: wait for that
             return await look()
         except LinkError:
             if not watch or handle.ended is not None:

@@ -3,9 +3,9 @@
 What is noted in a turn of the loop is dated at the end of it, and a timer flushes while something waits. A broker of
 Flux ends its batches in the corridor itself (``node.capture``).
 
-A wing makes topic and JSON of its records before it hands them over. That takes 1 of the 3 us that a record of NFP
-takes it, and the writer, which reads no record in Python (0.7 us each), would take ten to make them of the frames. Most
-of what they say is known here alone, too: who the peer is, the task that the dispatcher read, the errno.
+A wing makes topic and JSON of its records before it hands them over. That is 1 of the 5 us that a record of NFP takes
+it; the writer, which reads no record in Python (0.7 us each), would take 5 more to make them of the frames. And most of
+what they say is known here alone: who the peer is, the task that the dispatcher read, the errno.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ class Recorder:
             return
         try:
             while True:
-                if self._rest:
+                if self._rest:  # the rest of a chunk goes first: the writer reads a stream
                     sent = child.send([self._rest])
                     self._rest = self._rest[sent:]
                     self._waiting_bytes -= sent
@@ -315,6 +315,7 @@ class Recorder:
 
     def _send_chunk(self, chunk: _Chunk) -> int:
         """Number the oldest chunk and send it; what the socket does not take of it goes to ``_rest``."""
+        # records shed while capture was off are missing for that reason, though the queue was full, too
         cause = SHED if chunk.skipped and self._cause != CAPTURE_OFF else self._cause
         first = self._number + chunk.skipped
         head = CHUNK_HEAD.pack(CHUNK_MAGIC, chunk.size, first, chunk.records, cause)
@@ -341,7 +342,9 @@ class Recorder:
         self._child.spawn(msgspec.json.encode(options), lock_fd)
         self._ready = self._closing = False
         self._sent_before = self._number
-        if self.introduce is not None and self._number:
+        if (
+            self.introduce is not None and self._number
+        ):  # the first writer of a run is told of peers as they come
             items, records = self.introduce()
             if records:
                 size = sum(map(len, items))
@@ -372,7 +375,7 @@ class Recorder:
 
     def _report(self, what: int, number: int, first: int, second: int) -> None:
         if what == READY:
-            if self._base < 0:
+            if self._base < 0:  # the first writer of this run says where the numbers of its name go on
                 self._base = first
             self._ready, self._ready_at = True, time.monotonic()
             self._failed_starts = 0

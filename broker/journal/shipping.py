@@ -115,7 +115,7 @@ class Shipper:
         todo = [each for each in sealed if there.get(each.name) != each.size]
         done, whole = 0, sum(each.size for each in todo)
         for each in todo:
-            if each.name in there:
+            if each.name in there:  # of another size: sent before it grew, or a segment of another journal
                 self._check_same(each)
             try:
                 for size in self._store.put(each.name, each.path):
@@ -127,7 +127,7 @@ class Shipper:
                 if isinstance(error, FileNotFoundError) and not os.path.exists(each.path):
                     continue  # retention was faster: the next round counts it
                 raise
-            there[each.name] = each.size
+            there[each.name] = each.size  # what is there is asked once, and again behind a failure only
             self._waiting.discard(each.name)
             self.counts.segments += 1
             self.counts.size += each.size

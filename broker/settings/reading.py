@@ -67,40 +67,30 @@ def apply(settings: Settings, assignments: Sequence[str]) -> Settings:
 
 def _rooted(settings: Settings, folder: str) -> Settings:
     replace = msgspec.structs.replace
-    if settings.tree.curve_cert is not None:
-        certificate = os.path.join(folder, settings.tree.curve_cert)
-        settings = replace(settings, tree=replace(settings.tree, curve_cert=certificate))
-    tree = replace(settings.tree, options=rooted_options(settings.tree.options, settings.tree_uris(), folder))
-    listen = tuple(
-        replace(entry, options=rooted_options(entry.options, [entry.uri], folder))
-        for entry in settings.listen
-    )
-    settings = replace(settings, tree=tree, listen=listen)
-    journal = replace(settings.journal, directory=os.path.join(folder, settings.journal.directory))
-    settings = replace(settings, journal=journal)
+    tree = _with_paths(settings.tree, folder, "curve_cert")
+    rooted: dict[str, Any] = {
+        "tree": replace(tree, options=rooted_options(tree.options, settings.tree_uris(), folder)),
+        "listen": tuple(
+            replace(entry, options=rooted_options(entry.options, [entry.uri], folder))
+            for entry in settings.listen
+        ),
+        "journal": _with_paths(settings.journal, folder, "directory"),
+    }
     if settings.nfp is not None:
-        settings = replace(settings, nfp=rooted_nfp(settings.nfp, folder))
+        rooted["nfp"] = _with_paths(settings.nfp, folder, "base_dir", "key_secret", "inventory", "files")
     if settings.oslo is not None:
-        settings = replace(settings, oslo=rooted_oslo(settings.oslo, folder))
-    return settings
+        oslo = _with_paths(settings.oslo, folder, "ipc_dir", "curve_cert", "redis_password_file")
+        backlog = oslo.backlog and _with_paths(oslo.backlog, folder, "path")
+        rooted["oslo"] = replace(oslo, backlog=backlog)
+    return replace(settings, **rooted)
 
 
-def rooted_oslo(section: OsloSection, folder: str) -> OsloSection:
-    """``section`` with its files and folders taken from ``folder`` where they are relative."""
-    replace = msgspec.structs.replace
-    named = {name: getattr(section, name) for name in ("ipc_dir", "curve_cert", "redis_password_file")}
-    section = replace(section, **{name: os.path.join(folder, path) for name, path in named.items() if path})
-    if section.backlog is not None and section.backlog.path is not None:
-        path = os.path.join(folder, section.backlog.path)
-        section = replace(section, backlog=replace(section.backlog, path=path))
-    return section
-
-
-def rooted_nfp(section: NfpSection, folder: str) -> NfpSection:
-    """``section`` with its files and folders taken from ``folder`` where they are relative; "" stays off."""
-    named = {name: getattr(section, name) for name in ("base_dir", "key_secret", "inventory", "files")}
+def _with_paths(section: S, folder: str, *names: str) -> S:
+    """``section`` with the files and folders of these fields taken from ``folder`` where they are relative."""
+    paths = {name: getattr(section, name) for name in names}
+    # None is a default of its own, and "" turns something off (nfp.files)
     return msgspec.structs.replace(
-        section, **{name: os.path.join(folder, path) for name, path in named.items() if path}
+        section, **{name: os.path.join(folder, path) for name, path in paths.items() if path}
     )
 
 

@@ -164,7 +164,7 @@ class Segments:
             size = _write(fd, pieces)
             if options.sync != "none":
                 os.fdatasync(fd)
-            if os.path.lexists(path):
+            if os.path.lexists(path):  # a rename would replace it, and with it records that are on disk
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             os.rename(begun, path)
         except OSError:
@@ -191,7 +191,7 @@ class Segments:
         try:
             size = _write(self._fd, pieces)
         except OSError as error:
-            try:
+            try:  # what is on disk has to end with a complete block: recovery would cut it, readers would call it torn
                 os.ftruncate(self._fd, self._size)
             except OSError as second:
                 log.error("journal: %s cannot be cut back to %d: %s", self._path, self._size, second.strerror)
