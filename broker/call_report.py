@@ -158,17 +158,29 @@ def _counted(buckets: Sequence[int]) -> Counter[int]:
     return Counter(dict(enumerate(buckets)))
 
 
-def quantile(buckets: Mapping[int, int], bounds_ns: Sequence[int], part: float) -> tuple[int, bool] | None:
-    """The bound under which ``part`` of all are and False, or the last one and True: above it; None: there are none.
+def percentile(buckets: Mapping[int, int], percent: int) -> int | None:
+    """The least bucket of a histogram up to which so many percent of all are; None where there are none.
 
-    >>> quantile({1: 9, 2: 1}, [10, 20], 0.5), quantile({1: 9, 2: 1}, [10, 20], 0.99), quantile({}, [], 0.5)
+    >>> percentile({31: 98, 1023: 2}, 50), percentile({31: 98, 1023: 2}, 99), percentile({}, 50)
+    (31, 1023, None)
+    """
+    total = sum(buckets.values())
+    wanted, seen = -(-total * percent // 100), 0  # rounded up: of ten, the 99th percentile is the last
+    for bucket in sorted(buckets) if total else ():
+        seen += buckets[bucket]
+        if seen >= wanted:
+            return bucket
+    return None
+
+
+def latency(buckets: Mapping[int, int], bounds_ns: Sequence[int], percent: int) -> tuple[int, bool] | None:
+    """The bound within which so many percent were answered and False, or the last one and True: above it; None: there
+    are none. ``buckets`` are counted by the number of their bound.
+
+    >>> latency({1: 9, 2: 1}, [10, 20], 50), latency({1: 9, 2: 1}, [10, 20], 99), latency({}, [], 50)
     ((20, False), (20, True), None)
     """
-    left = sum(buckets.values()) * part
-    if not left or not bounds_ns:
+    at = percentile(buckets, percent)
+    if at is None or not bounds_ns:
         return None
-    for at, bound in enumerate(bounds_ns):
-        left -= buckets.get(at, 0)
-        if left <= 0:
-            return bound, False
-    return bounds_ns[-1], True
+    return bounds_ns[min(at, len(bounds_ns) - 1)], at >= len(bounds_ns)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from broker.call_report import CALL, CallReport, MethodReport, Providers, Totals, quantile
+from broker.call_report import CALL, CallReport, MethodReport, Providers, Totals, latency
 from broker.cli.exits import error_name
 from broker.cli.screen import Screen
 from broker.cli.session import at_each
@@ -151,20 +151,20 @@ class CallRates:
                     "calls": each.calls,
                     "errors": {_error_name(errnum): count for errnum, count in each.errors.items()},
                     "open": each.open,
-                    **self._bound(each, "p50", 0.5),
-                    **self._bound(each, "p99", 0.99),
+                    **self._bound(each, 50),
+                    **self._bound(each, 99),
                     "last_error": each.last and {**structs.asdict(each.last), "rank": each.last_rank},
                 }
                 for each in self.methods
             ],
         }
 
-    def _quantile(self, method: Totals, part: float) -> Bound | None:
-        return quantile(method.buckets, self.bounds_ns, part)
+    def _latency(self, method: Totals, percent: int) -> Bound | None:
+        return latency(method.buckets, self.bounds_ns, percent)
 
-    def _bound(self, method: Totals, name: str, part: float) -> dict[str, Any]:
-        bound = self._quantile(method, part)
-        return {f"{name}_ns": bound and bound[0], f"{name}_above": bound is not None and bound[1]}
+    def _bound(self, method: Totals, percent: int) -> dict[str, Any]:
+        bound = self._latency(method, percent)
+        return {f"p{percent}_ns": bound and bound[0], f"p{percent}_above": bound is not None and bound[1]}
 
     def _row(self, method: Totals) -> tuple[str, ...]:
         last = method.last
@@ -182,8 +182,8 @@ class CallRates:
             self._count(method.calls),
             self._count(method.failed),
             f"{method.open:,}",
-            span(self._quantile(method, 0.5)),
-            span(self._quantile(method, 0.99)),
+            span(self._latency(method, 50)),
+            span(self._latency(method, 99)),
             " ".join(f"{_error_name(errnum)} {count:,}" for errnum, count in method.errors.most_common(3)),
             said[:100],
         )

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from broker.call_report import percentile
 from gateway.history.files import Reading
 from gateway.history.grouping import grouped, ranked, spread, stepped
 from gateway.history.scope import Scope
@@ -75,23 +76,11 @@ def folded(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
             longest[row[key]] = max(longest.get(row[key], 0), row["max_ns"] or 0)
     for entry in entries:
         value = entry[key]
-        entry["max_ns"] = most = longest.get(value)
-        entry |= {name: percentile(buckets[value], share, most) for name, share in PERCENTILES.items()}
+        entry["max_ns"] = longest.get(value)
+        ends = {name: percentile(buckets[value], percent) for name, percent in PERCENTILES.items()}
+        # the bucket ends behind the longest of its calls
+        entry |= {name: None if end is None else min(end, longest[value]) for name, end in ends.items()}
     return sorted(entries, key=lambda entry: (-entry["n"], str(entry[key])))
-
-
-def percentile(buckets: Counter[int], percent: int, longest: int | None) -> int | None:
-    """The end of the bucket that this percentile lies in, or the longest time of all; None of nothing.
-
-    >>> percentile(Counter({31: 98, 1023: 2}), 50, 900), percentile(Counter({31: 98, 1023: 2}), 99, 900)
-    (31, 900)
-    """
-    wanted, seen = -(-buckets.total() * percent // 100), 0
-    for end in sorted(buckets):
-        seen += buckets[end]
-        if seen >= wanted:
-            return end if longest is None else min(end, longest)
-    return None
 
 
 def tree(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 50) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from broker.call_report import CALL, CallReport, MethodReport, Providers, ServiceReport, Totals, quantile
+from broker.call_report import CALL, CallReport, MethodReport, Providers, ServiceReport, Totals, latency
 from broker.name_stats import readable
 from gateway.trends.answers import Answer, Figures, read
 from gateway.trends.rings import Ring
@@ -216,12 +216,12 @@ class Calls:
 
     def _quantiles(self, of: str, method: Method) -> Figures:
         """``p50`` and ``p99`` in ms; nothing where nothing was answered."""
-        found = {f"p{part}{of}": self._quantile_ms(method, part / 100) for part in (50, 99)}
+        found = {f"p{part}{of}": self._latency_ms(method, part) for part in (50, 99)}
         return {name: ms for name, ms in found.items() if ms is not None}
 
-    def _quantile_ms(self, method: Method, part: float) -> float | None:
-        """The bound under which ``part`` of its calls are; twice the last bound above it, None when there are none."""
-        found = quantile(method.totals.buckets, self._bounds_ns, part)
+    def _latency_ms(self, method: Method, percent: int) -> float | None:
+        """The bound within which so many of its calls were answered; twice the last one above it, None without any."""
+        found = latency(method.totals.buckets, self._bounds_ns, percent)
         return found and found[0] * (1 + found[1]) / 1e6
 
     def answer(self, rank: int | None, trusted: bool) -> Mapping[str, Any]:
@@ -284,8 +284,8 @@ class Calls:
             "calls": round(method.calls, 4),
             "errors": round(method.errors, 4),
             "open": totals.open,
-            "p50_ms": self._quantile_ms(method, 0.5),
-            "p99_ms": self._quantile_ms(method, 0.99),
+            "p50_ms": self._latency_ms(method, 50),
+            "p99_ms": self._latency_ms(method, 99),
             "errnos": method.errnos,
             "last_error": {**structs.asdict(last), "rank": totals.last_rank} if last and trusted else None,
             "recent": self._recent(method),
