@@ -14,6 +14,7 @@ from struct import pack
 from typing import Final
 
 from broker.endpoints import Endpoint, check_secrecy, is_wildcard, listening_host
+from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from broker.sockets import Address, tcp_address, unix_address
 
@@ -62,7 +63,9 @@ def listen(
     return sock, place
 
 
-def bind(place: Endpoint, *, shared: bool = False, mode: int | None = None) -> tuple[socket.socket, Endpoint]:
+def bind(
+    place: Endpoint, *, shared: bool = False, mode: int | None = None, ports: int = 1
+) -> tuple[socket.socket, Endpoint]:
     """A bound socket, and where it is: in numbers, with the port that it was given.
 
     Args:
@@ -70,10 +73,15 @@ def bind(place: Endpoint, *, shared: bool = False, mode: int | None = None) -> t
             listens at any more is replaced.
         shared: other processes bind the same port (SO_REUSEPORT).
         mode: of the file; None: as the process makes files.
+        ports: so many are tried, from that of ``place`` on.
 
     Raises:
         ConfigError: in use, not ours, not there.
     """
+    for port in range(place.port, place.port + ports - 1):
+        with contextlib.suppress(ConfigError):
+            return bind(place._replace(port=port), shared=shared, mode=mode)
+    place = place._replace(port=place.port + ports - 1)
     with _told(place) as opened:
         if place.is_unix:
             if place.path:

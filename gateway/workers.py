@@ -29,17 +29,15 @@ from broker.children import supervisor
 from broker.children.child import HAS_LEFT, Child, Program, Restarts
 from broker.children.supervisor import HURRY_S, Step, all_left
 from broker.endings import CONFIG, FAILED, OK
-from broker.endpoints import Endpoint
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.tasks import first_of
 from gateway import process
 from gateway.identity import leases
 from gateway.identity.store import Store
 from gateway.serve import Reread
-from gateway.settings.addresses import place_of
 from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings
-from gateway.web.listener import bind
+from gateway.web.listener import bind, bind_all
 from gateway.web.worker_peers import fold
 
 log = logging.getLogger("headgate")
@@ -112,16 +110,7 @@ class Supervisor(supervisor.Supervisor):
         self._settings = settings
         self._reread = reread
         self._upstream = upstream
-        urls = [entry.url for entry in settings.listen]
-        if settings.gateway.metrics_listen is not None:
-            urls.append(settings.gateway.metrics_listen)
-        self._reserved: list[tuple[socket.socket, Endpoint]] = []
-        try:
-            for url in urls:
-                self._reserved.append(bind(place_of(url), shared=True))
-        except ConfigError:
-            self._release()
-            raise
+        self._reserved = bind_all(settings, shared=True)
         self.urls: list[str] = [place.text for _sock, place in self._reserved[: len(settings.listen)]]
         self._folder = tempfile.mkdtemp(prefix="headgate-workers-")
         places = range(settings.gateway.workers)

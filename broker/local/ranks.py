@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker import supervision
 from broker.children.child import HAS_LEFT, Child, Program, Restarts
 from broker.children.supervisor import named
 from broker.endings import FAILED, shell_code
@@ -110,6 +111,7 @@ class LocalTree(Tree):
         """Fork all in the next turn of the loop; what is loaded by then they share."""
         import pwd  # noqa: F401 - a rank loads it late; loaded before the fork, it is shared
 
+        supervision.raise_descriptor_limit()  # two for each rank
         gc.collect()
         gc.freeze()  # pages of what exists now stay shared: no collection touches them
         super().begin()

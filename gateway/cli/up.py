@@ -155,34 +155,6 @@ def with_owner(settings: GatewaySettings) -> tuple[GatewaySettings, str]:
     return replace(settings, users=(owner,), access=access), text
 
 
-def _bound(settings: GatewaySettings, *, fixed: bool) -> list[socket.socket]:
-    """A socket per listener, bound before anything is started; a default port that is taken gives way to the next.
-
-    Raises:
-        ConfigError: an address is in use, or cannot be used.
-    """
-    from gateway.web.listener import bind
-
-    urls = [entry.url for entry in settings.listen]
-    if settings.gateway.metrics_listen:
-        urls.append(settings.gateway.metrics_listen)
-    found: list[socket.socket] = []
-    for url in urls:
-        place = place_of(url)
-        last = place.port + (0 if fixed or not place.port else PORTS - 1)
-        while True:
-            try:
-                found.append(bind(place)[0])
-                break
-            except ConfigError:
-                if place.port >= last:
-                    for sock in found:
-                        sock.close()
-                    raise
-                place = place._replace(port=place.port + 1)
-    return found
-
-
 class Up:
     """A tree whose rank 0 is this process, and the gateway beside it.
 
@@ -197,7 +169,7 @@ class Up:
         self._ranks = ranks
         self._rundir = rundir
         self._login: bool = not given.no_login
-        self._fixed = bool(given.listen or given.config)
+        self._ports = 1 if given.listen or given.config else PORTS
         self._token = ""
         self._began = time.monotonic()
         self.tree = LocalTree(ranks[1:])
@@ -213,7 +185,9 @@ class Up:
         Raises:
             Failed: a rank ended before all had joined. ConfigError: a setting cannot be followed. TimeoutError.
         """
-        sockets = _bound(self.settings, fixed=self._fixed)
+        from gateway.web.listener import bind_all
+
+        sockets = [sock for sock, _place in bind_all(self.settings, ports=self._ports)]
         try:
             self.tree.begin()
             await asyncio.sleep(0)  # they are forked: they need nothing of what is loaded from now on
@@ -231,7 +205,6 @@ class Up:
 
         process.set_up_logging(self.settings.gateway.log_level, "up")
         supervision.name_process("headgate-0")
-        supervision.raise_descriptor_limit()
         process.shrink_tls_buffers()
         if self._login and self.settings.gateway.statedir.startswith(f"{self._rundir.path}/"):
             self.settings, self._token = with_owner(self.settings)

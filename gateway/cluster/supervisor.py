@@ -13,7 +13,6 @@ import dataclasses
 import json
 import logging
 import os
-import socket
 import stat
 import sys
 from collections.abc import Callable, Sequence
@@ -24,7 +23,9 @@ import msgspec
 
 from broker import interpreter
 from broker.children.supervisor import HURRY_S
+from broker.endpoints import Endpoint
 from broker.errors import ConfigError, HeadgateError
+from broker.listening import bind
 from broker.local.rundir import Rundir
 from broker.local.tree import STOP_S, Tree
 from broker.loglines import Stderr
@@ -248,19 +249,15 @@ def free_url() -> str:
     """The first of the gateway's usual ports on the loopback that nobody listens on, else any.
 
     Raises:
-        OSError: there is none.
+        ConfigError: there is none.
     """
-    for port in range(GATEWAY_PORT, GATEWAY_PORT + PORTS):
-        with contextlib.suppress(OSError):
-            return _free_at(port)
-    return _free_at(0)
-
-
-def _free_at(port: int) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", port))
-        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+    usual = Endpoint("tcp", "127.0.0.1", GATEWAY_PORT)
+    try:
+        sock, place = bind(usual, ports=PORTS)
+    except ConfigError:
+        sock, place = bind(usual._replace(port=0))
+    sock.close()
+    return f"http://127.0.0.1:{place.port}"
 
 
 def last_line(path: Path) -> str:

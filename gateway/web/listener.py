@@ -44,7 +44,7 @@ from gateway.web.connections import Connection
 if TYPE_CHECKING:
     import ssl
 
-    from gateway.settings.schema import ListenEntry
+    from gateway.settings.schema import GatewaySettings, ListenEntry
 
 
 HEADER_S: Final = 5.0
@@ -341,14 +341,42 @@ class AccessLog(AbstractAccessLogger):
         return self.logger.isEnabledFor(logging.DEBUG)
 
 
-def bind(place: Endpoint, *, shared: bool = False) -> tuple[socket.socket, Endpoint]:
-    """A bound socket that does not listen yet, and ``place`` with its port; ``shared``: other processes bind it, too.
+def bind_all(
+    settings: GatewaySettings, *, shared: bool = False, ports: int = 1
+) -> list[tuple[socket.socket, Endpoint]]:
+    """As ``bind``, for each of ``[[listen]]``, and the last one for ``metrics_listen``, where that is set.
+
+    Raises:
+        ConfigError: one of the addresses cannot be used.
+    """
+    urls = [entry.url for entry in settings.listen]
+    if settings.gateway.metrics_listen is not None:
+        urls.append(settings.gateway.metrics_listen)
+    found: list[tuple[socket.socket, Endpoint]] = []
+    with contextlib.ExitStack() as opened:
+        for url in urls:
+            found.append(bind(place_of(url), shared=shared, ports=ports))
+            opened.enter_context(found[-1][0])
+        opened.pop_all()
+    return found
+
+
+def bind(place: Endpoint, *, shared: bool = False, ports: int = 1) -> tuple[socket.socket, Endpoint]:
+    """A bound socket that does not listen yet, and ``place`` with its port.
+
+    Args:
+        place: where.
+        shared: other processes bind it, too.
+        ports: so many are tried, from that of ``place`` on, unless that is 0.
 
     Raises:
         ConfigError: the address cannot be used.
     """
     at = listening.listening_at(place, protected=True, insecure=False)  # plaintext is the settings' matter
-    sock, bound = listening.bind(at, shared=shared, mode=0o660)  # the proxy in front shares our group
+    tried = ports if at.port else 1
+    sock, bound = listening.bind(
+        at, shared=shared, mode=0o660, ports=tried
+    )  # the proxy in front shares our group
     return sock, place._replace(port=bound.port)
 
 

@@ -12,8 +12,9 @@ from broker.cli import exits
 from broker.cli.main import main
 from broker.errors import ConfigError
 from gateway.cli.following import Following
-from gateway.cli.up import _bound, arguments, broker_settings, gateway_settings
+from gateway.cli.up import arguments, broker_settings, gateway_settings
 from gateway.settings import GatewaySettings, ListenEntry
+from gateway.web.listener import bind_all
 from tests.tables import for_each
 
 
@@ -53,9 +54,9 @@ def test_a_default_port_that_is_taken_gives_way_to_the_next():
         port = used.getsockname()[1]
         settings = with_url(f"http://127.0.0.1:{port}")
         with pytest.raises(ConfigError, match="in use"):
-            _bound(settings, fixed=True)
-        (found,) = _bound(settings, fixed=False)
-        assert port < found.getsockname()[1] < port + 20
+            bind_all(settings)
+        ((found, place),) = bind_all(settings, ports=20)
+        assert port < found.getsockname()[1] == place.port < port + 20
         found.close()
 
 
