@@ -447,21 +447,22 @@ def check(state: Any) -> None:
     assert state.open_parts == sum(order.open for order in state.by_uuid.values() if order.state == OPEN)
     assert state.open_jobs == sum(order.state == OPEN for order in state.by_uuid.values())
     assert state.open_bytes == sum(order.size for order in state.by_uuid.values() if order.state == OPEN)
-    assert state.recent_bytes == sum(order.size for order in state.recent)
-    assert [order for order in state.closed if order.state != STORED] == list(state.recent)
-    assert state.kept_bytes == sum(order.size for order in state.closed)
-    assert [order.closed_at for order in state.closed] == sorted(order.closed_at for order in state.closed)
+    closed = state.closed_jobs
+    assert closed.recent_bytes == sum(order.size for order in closed.recent)
+    assert [order for order in closed.by_end if order.state != STORED] == list(closed.recent)
+    assert closed.kept_bytes == sum(order.size for order in closed.by_end)
+    assert [order.closed_at for order in closed.by_end] == sorted(order.closed_at for order in closed.by_end)
     for client in state.clients:
-        assert client.kept == sum(order.client is client for order in state.closed)
+        assert client.kept == sum(order.client is client for order in closed.by_end)
         assert client.owed.keys() <= state.by_uuid.keys()
-    assert {order.uuid for order in state.closed} == {
+    assert {order.uuid for order in closed.by_end} == {
         order.uuid for order in state.by_uuid.values() if order.state != OPEN
     }
     for worker in state.registry.workers.values():
         taken = sum(attempt.state in TAKES_SLOT for attempt in worker.attempts.values())
         assert worker.busy == taken + sum(worker.claims.values())
         assert not worker.claims.keys() & worker.attempts.keys()
-        assert all(state.claims[uuid][worker.name] is worker for uuid in worker.claims)
+        assert all(state.claimed.claimants[uuid][worker.name] is worker for uuid in worker.claims)
         service, free = worker.service, worker.connection is not None and not worker.choked
         assert (worker in service.idle) == (free and worker.busy < worker.slots)
         assert (worker in service.ready) == (free and worker.slots <= worker.busy < worker.limit)
@@ -469,7 +470,7 @@ def check(state: Any) -> None:
         assert worker.timer is not None
         for attempt in worker.attempts.values():
             assert attempt.state == STOPPING or current[attempt.part] == worker.name
-    assert sum(map(len, state.claims.values())) == sum(
+    assert sum(map(len, state.claimed.claimants.values())) == sum(
         len(worker.claims) for worker in state.registry.workers.values()
     )
     for service in state.registry.services.values():
@@ -486,11 +487,11 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
     state = dispatcher._jobs
     tables = {
         "orders": state.by_uuid,
-        "closed": state.closed,
-        "claims": state.claims,
+        "closed": state.closed_jobs.by_end,
+        "claims": state.claimed.claimants,
         "waiting": state.waiting.counts,
         "waiting_parts": state.waiting_parts.counts,
-        "recent": state.recent,
+        "recent": state.closed_jobs.recent,
         "read": dispatcher._closed_jobs._read,
         "unpaid": dispatcher._closed_jobs._unpaid,
         "safe": state.safe,
@@ -501,7 +502,7 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
         "clients": state.clients,
         "relays": dispatcher._relays,
         "offers": dispatcher._liveness._offers,
-        "open": range(state.open_jobs + state.open_parts + state.open_bytes + state.kept_bytes),
+        "open": range(state.open_jobs + state.open_parts + state.open_bytes + state.closed_jobs.kept_bytes),
     }
     return {name: len(table) for name, table in tables.items() if len(table)}
 

@@ -20,17 +20,22 @@ CLAIMS_MAX: Final = 200_000
 
 
 class ClaimedJobs:
-    """Who claims what; ``WorkerEntry.claims`` is the same by worker."""
+    """Who claims what.
+
+    Attributes:
+        claimants: by uuid of a job, the workers that claim it, by name; ``WorkerEntry.claims`` is the same by worker.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.claimants: dict[str, dict[str, WorkerEntry]] = {}
 
     def add(self, worker: WorkerEntry, uuid: str, *, running: bool) -> None:
         """``worker`` says that it holds a job: it runs, or its result waits there."""
-        claims = self._state.claims
-        if uuid in worker.claims or len(claims) >= CLAIMS_MAX:
+        claimants = self.claimants
+        if uuid in worker.claims or len(claimants) >= CLAIMS_MAX:
             return
-        claims.setdefault(uuid, {})[worker.name] = worker
+        claimants.setdefault(uuid, {})[worker.name] = worker
         worker.claims[uuid] = running
         if running:
             worker.busy += 1
@@ -38,7 +43,7 @@ class ClaimedJobs:
 
     def claimant(self, part: Part) -> WorkerEntry | None:
         """Who is there, could be given ``part``, and says that it has the job."""
-        holders = self._state.claims.get(part.job.uuid)
+        holders = self.claimants.get(part.job.uuid)
         if holders is None:
             return None
         if part.name:
@@ -52,10 +57,10 @@ class ClaimedJobs:
         running = worker.claims.pop(uuid, None)
         if running is None:
             return
-        holders = self._state.claims[uuid]
+        holders = self.claimants[uuid]
         del holders[worker.name]
         if not holders:
-            del self._state.claims[uuid]
+            del self.claimants[uuid]
         if running:
             self._state.return_credit(worker)
 

@@ -9,6 +9,7 @@ that is submitted again must not be run again.
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from typing import Final
 
@@ -23,10 +24,18 @@ PAY_AGAIN_S: Final = 1.0
 
 
 class ClosedJobs:
-    """Keeps, reads and forgets them, and sends what clients are owed."""
+    """Keeps, reads and forgets them, and sends what clients are owed.
+
+    Attributes:
+        by_end: all of them, the one that is forgotten next first. recent: those that are not in the store only.
+        kept_bytes, recent_bytes: what these cost, see ``Job.size``.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.by_end: deque[Job] = deque()
+        self.recent: deque[Job] = deque()
+        self.kept_bytes = self.recent_bytes = 0
         self._read: list[Job] = []
         self._unpaid: dict[Client, None] = {}
         self._pay_at = inf
@@ -35,21 +44,20 @@ class ClosedJobs:
 
     def add(self, job: Job) -> None:
         """A job has just been closed."""
-        self._state.recent.append(job)
-        self._state.recent_bytes += job.size
+        self.recent.append(job)
+        self.recent_bytes += job.size
         self.keep(job)
 
     def keep(self, job: Job) -> None:
         """A closed job is remembered; the oldest make room."""
-        state = self._state
-        state.closed.append(job)
-        state.kept_bytes += job.size
+        config = self._state.config
+        self.by_end.append(job)
+        self.kept_bytes += job.size
         job.client.kept += 1
-        config = state.config
-        while state.closed[0] is not job and (
-            state.kept_bytes > config.results_max_bytes or len(state.closed) > config.results_max_jobs
+        while self.by_end[0] is not job and (
+            self.kept_bytes > config.results_max_bytes or len(self.by_end) > config.results_max_jobs
         ):
-            self._forget(state.closed.popleft())
+            self._forget(self.by_end.popleft())
 
     def end_turn(self, now: float) -> float:
         """Forget what was kept long enough, and leave what need not be in memory to the store.
@@ -61,30 +69,29 @@ class ClosedJobs:
             self._pay_at = inf
             for client in list(self._unpaid):
                 self.pay(client, now)
-        closed, ttl = self._state.closed, self._state.config.result_ttl_s
-        while closed:
-            due = closed[0].closed_at + ttl
+        while self.by_end:
+            due = self.by_end[0].closed_at + self._state.config.result_ttl_s
             if due > now:
                 return min(due, self._pay_at)
-            self._forget(closed.popleft())
+            self._forget(self.by_end.popleft())
         return self._pay_at
 
     def _leave_to_store(self) -> None:
         """All but the latest closed jobs leave their room in memory, as soon as they are durable."""
-        state, config, recent = self._state, self._state.config, self._state.recent
-        while len(recent) > config.recent_max_jobs or state.recent_bytes > config.recent_max_bytes:
-            if state.journal.broken or recent[0].after > state.journal.committed:
+        config, journal, recent = self._state.config, self._state.journal, self.recent
+        while len(recent) > config.recent_max_jobs or self.recent_bytes > config.recent_max_bytes:
+            if journal.broken or recent[0].after > journal.committed:
                 return
             job = recent.popleft()
-            state.recent_bytes -= job.size
+            self.recent_bytes -= job.size
             job.leave_to_store()
 
     def _forget(self, job: Job) -> None:
         """``job`` is in no table of closed ones any more."""
         state = self._state
-        if state.recent and state.recent[0] is job:
-            state.recent.popleft()
-            state.recent_bytes -= job.size
+        if self.recent and self.recent[0] is job:
+            self.recent.popleft()
+            self.recent_bytes -= job.size
         del state.by_uuid[job.uuid]
         state.counts.forgotten += 1
         state.journal.put(Forgotten(job.uuid))
@@ -92,14 +99,13 @@ class ClosedJobs:
 
     def remove(self, job: Job) -> None:
         """A job that never was, in no table of jobs any more."""
-        state = self._state
-        state.closed.remove(job)
-        state.recent.remove(job)
-        state.recent_bytes -= job.size
+        self.by_end.remove(job)
+        self.recent.remove(job)
+        self.recent_bytes -= job.size
         self._keep_no_more(job)
 
     def _keep_no_more(self, job: Job) -> None:
-        self._state.kept_bytes -= job.size
+        self.kept_bytes -= job.size
         job.client.kept -= 1
         self.owe_nothing(job)
 
@@ -121,7 +127,7 @@ class ClosedJobs:
             return job
         rows = self._state.journal.closed([uuid])
         if not rows:  # somebody else has been at the file
-            self._state.closed.remove(job)
+            self.by_end.remove(job)
             self._forget(job)
             return None
         size = job.size

@@ -26,6 +26,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
+from broker.holdings import Holdings
 from broker.nfp import bodies
 from broker.nfp.access import Access
 from broker.nfp.contract import Journal, OnJobEvent
@@ -87,6 +88,9 @@ class Jobs(State):
     """The tables of a dispatcher, and every step that a job takes in them.
 
     Attributes:
+        waiting: by holder, how many of its jobs have a part that waits. waiting_parts: how many of their parts wait.
+        open_parts: how many have no result.
+        returned: parts that wait again and stand in no queue yet. safe: results to acknowledge, by worker.
         closed_jobs: keeps, reads and forgets those that are over. claimed: what workers have from elsewhere.
     """
 
@@ -101,6 +105,11 @@ class Jobs(State):
         moved: Callable[[WorkerEntry, bool], None] | None,
     ) -> None:
         super().__init__(config, journal, access, happened, offended, refused, moved)
+        self.waiting: Holdings[str] = Holdings()
+        self.waiting_parts: Holdings[str] = Holdings()
+        self.open_parts = 0
+        self.returned: list[Part] = []
+        self.safe: dict[WorkerEntry, list[str]] = {}
         self.closed_jobs = ClosedJobs(self)
         self.claimed = ClaimedJobs(self)
         self._acknowledged_at = -inf

@@ -4,16 +4,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from broker.holdings import Holdings
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Journal, OnJobEvent, Peer
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.counts import Counts
-from broker.nfp.dispatch.model import Job, Part, WorkerEntry
+from broker.nfp.dispatch.model import Job, WorkerEntry
 from broker.nfp.dispatch.registry import ClientRegistry, WorkerRegistry
 from broker.nfp.dispatch.responses import Responders
 from broker.nfp.dispatch.task_stats import TaskStats
@@ -38,16 +36,8 @@ class State:
     Attributes:
         responders: what clients are told, by kind.
         by_uuid: all jobs, open and closed ones, in the order they came.
-        closed: closed jobs, the one that is forgotten next first.
-        recent: those of them that are not in the store only, the latest.
-        claims: jobs that workers said they hold and were not given here: uuid -> those workers by name.
-        waiting: by holder, how many of its jobs have a part that waits.
-        waiting_parts: by holder, how many parts of its jobs wait.
-        open_jobs, open_parts: how many have not ended.
-        open_bytes, kept_bytes: what open and closed jobs cost, see ``Job.size``; recent_bytes: those of ``recent``.
+        open_jobs: how many have not ended. open_bytes: what they cost, see ``Job.size``.
         freed: workers that may have a free credit.
-        returned: parts that wait again and stand in no queue yet.
-        safe: results to acknowledge, by worker.
         refused: told the errno of each request that is refused, before it is answered.
     """
 
@@ -74,15 +64,8 @@ class State:
         self.registry = WorkerRegistry(moved)
         self.clients = ClientRegistry()
         self.by_uuid: dict[str, Job] = {}
-        self.closed: deque[Job] = deque()
-        self.recent: deque[Job] = deque()
-        self.claims: dict[str, dict[str, WorkerEntry]] = {}
-        self.waiting: Holdings[str] = Holdings()
-        self.waiting_parts: Holdings[str] = Holdings()
-        self.open_bytes = self.kept_bytes = self.recent_bytes = self.open_jobs = self.open_parts = 0
+        self.open_bytes = self.open_jobs = 0
         self.freed: list[WorkerEntry] = []
-        self.returned: list[Part] = []
-        self.safe: dict[WorkerEntry, list[str]] = {}
 
     def has_room(self, worker: WorkerEntry) -> None:
         """``worker`` may be given more than before: it is served at the end of this turn."""

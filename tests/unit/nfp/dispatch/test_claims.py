@@ -109,7 +109,7 @@ def test_what_it_says_counts_until_it_says_it_anew_or_is_gone(how):
         bench.say(worker, Packet(Sender.WORKER, Command.DISCONNECT, service="net"))
     else:
         bench.pass_time(16)
-    assert list(bench.dispatcher._jobs.claims) == (["V"] if how == "anew" else [])
+    assert list(bench.dispatcher._jobs.claimed.claimants) == (["V"] if how == "anew" else [])
     assert busy(bench) == ({"w1": 1} if how == "anew" else {})
 
 

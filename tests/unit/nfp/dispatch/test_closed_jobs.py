@@ -104,7 +104,7 @@ def test_a_worker_is_told_that_its_result_is_safe(stored):
     back = bench.register("w1", ours=True, jobs={uuids[0]: (1, "done"), uuids[1]: (1, "running")})
     assert bench.journal.reads == [uuids[1]]  # what is done may be forgotten, whatever came of it
     from_w1(bench, back, uuids[2])
-    assert bench.dispatcher._jobs.claims == {}
+    assert bench.dispatcher._jobs.claimed.claimants == {}
     bench.pass_time(1)
     out = back.take()
     assert the(out, Command.DELETE).uuid == uuids[1]
@@ -228,14 +228,14 @@ def test_sizes_are_the_same_wherever_a_job_is_and_after_a_restart():
     assert sizes[0][0] > 10_000
     assert sizes[1][1] > 5000
     bench.end_turn()
-    kept = bench.dispatcher._jobs.kept_bytes
+    kept = bench.dispatcher._jobs.closed_jobs.kept_bytes
     for _ in range(2):
         assert len(in_the_store(bench)) == 2
         for uuid in in_the_store(bench):
             bench.find(uuid)
             assert bench.dispatcher._jobs.by_uuid[uuid].parts == {}
         assert [(order.size, order.dropped) for order in bench.dispatcher._jobs.by_uuid.values()] == sizes
-        assert bench.dispatcher._jobs.kept_bytes == kept
+        assert bench.dispatcher._jobs.closed_jobs.kept_bytes == kept
         bench.restart()
 
 

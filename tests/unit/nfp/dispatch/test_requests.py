@@ -320,7 +320,7 @@ def test_results_are_forgotten_for_room():
     kept = [uuid for uuid in uuids if bench.job(uuid) is not None]
     assert kept == uuids[-len(kept) :]
     assert len(kept) == 2
-    assert bench.dispatcher._jobs.kept_bytes <= room
+    assert bench.dispatcher._jobs.closed_jobs.kept_bytes <= room
 
 
 @for_each("most", [1, 3])
