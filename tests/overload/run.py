@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from broker.node.assembly import SWEEP_S
-from broker.routing.users import SHUT_OUT_S
 from tests.overload.attacker import Attacker, Stuck
 from tests.overload.figures import FDS_MORE, MEMORY_MIB, Figures, timed
 from tests.overload.stand import Stand, open_stand
@@ -52,12 +50,10 @@ class Arena:
     def __init__(self, stand: Stand, log: Path) -> None:
         self.stand, self._log = stand, log
         self.attacker = Attacker(stand.place, log)
-        self._let_in_s = 0.0
 
     def run(self, load: str, seconds: float, seed: int = 0) -> Figures:
         """Make the load for so long; what it has cost."""
         stand = self.stand
-        time.sleep(max(0.0, self._let_in_s - monotonic()))
         rss, fds, mark = stand.rss_mib(), stand.fds(), stand.mark()
         peak, victims = Peak(stand), Victims(stand)
         stuck = []
@@ -76,8 +72,6 @@ class Arena:
             notes = victims.finish()
             peak.stopping.set()
             peak.join()
-        if stand.was_cut(mark):
-            self._let_in_s = monotonic() + SHUT_OUT_S + SWEEP_S
         rss_after, fds_after = self._tidy(rss, fds)
         return Figures(
             load=load,

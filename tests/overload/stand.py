@@ -18,7 +18,6 @@ SIZE = 4
 FAR = 3
 """The rank two hops below rank 0."""
 GUEST_UID, CURVE_UID, VICTIM_UID = 65533, 2001, 4711
-CUT = "while its reading was paused"
 OTHER_RANKS_LOST = (
     "lost connection to rank",
     "lost the parent",
@@ -69,10 +68,6 @@ class Stand:
             told = [line.partition(" ")[2] for line in said if any(word in line for word in OTHER_RANKS_LOST)]
             found += [f"{count} times {line}" for line, count in Counter(told).items()]
         return found
-
-    def was_cut(self, mark: list[int]) -> bool:
-        """Whether a client was cut since for what it sent: its user is not let in for ``SHUT_OUT_S``."""
-        return any(CUT in line for said in self._said(mark) for line in said)
 
     def _said(self, mark: list[int]) -> list[list[str]]:
         return [
