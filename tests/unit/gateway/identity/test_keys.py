@@ -127,6 +127,14 @@ def test_what_is_no_document(text):
         parse_document(text)
 
 
+def test_a_key_of_an_object_that_stands_twice_is_none_of_ours():
+    """Readers differ in which of the two they take: what one of them checked, another would use."""
+    good = json.dumps(jwk(KEYS["EdDSA"], "EdDSA", "1"))
+    assert parse_document(f'{{"keys":[{good}]}}'.encode())
+    with pytest.raises(ValueError, match="each key once"):
+        parse_document(f'{{"keys":[],"keys":[{good}]}}'.encode())
+
+
 def test_documents_in_files(tmp_path):
     path = tmp_path / "a b.json"
     path.write_text(json.dumps({"keys": [jwk(KEYS["EdDSA"], "EdDSA", "1")]}))

@@ -127,6 +127,12 @@ def client_of(peer, headers=None, trusted=("10.0.0.0/8",), own=("192.0.2.1", 443
     return listeners.client(request)
 
 
+def test_a_request_is_looked_at_once_however_many_ask():
+    request = make_mocked_request("GET", "/", transport=Transport(("6.6.6.6", 1), ("192.0.2.1", 443)))
+    listeners = ListenerNetworks()
+    assert listeners.client(request) is listeners.client(request)
+
+
 def test_an_untrusted_peer_is_the_client_whatever_it_says():
     found = client_of(("6.6.6.6", 1), {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": "https"})
     assert (found.address, found.peer, found.scheme) == ("6.6.6.6", "6.6.6.6", "http")
