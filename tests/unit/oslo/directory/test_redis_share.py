@@ -18,7 +18,7 @@ from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import NodeConfig
 from broker.secret import SecretUrl, read_file
-from gateway.fleet.kept import client_of
+from gateway.settings.redis_url import client_of
 from tests.live.ports import free_port
 from tests.tables import for_each
 from tests.unit.oslo.directory.clouds import config, rpc, set_records, state, turn_for, turn_until
