@@ -85,7 +85,9 @@ def _handler(route: Route) -> Handler:
         front = request.app[FRONT]
         if front.draining and route.path.startswith("/v1/"):
             raise Refusal(503, "the gateway is shutting down", errno.ESHUTDOWN)
-        if not route.public and not (route.path == "/metrics" and front.settings.gateway.metrics_public):
+        if route.path == "/metrics" and front.settings.gateway.metrics_public:
+            _check_host(request)
+        elif not route.public:
             await _identify(request, front)
         return await route.handler(request)
 
@@ -151,11 +153,22 @@ async def answer_errors(request: web.Request, handler: Next) -> web.StreamRespon
 
 @web.middleware
 async def _named(request: web.Request, handler: Next) -> web.StreamResponse:
-    """A page whose name resolves to this machine is not let read what needs no login; programs say no other name."""
-    client = request.app[FRONT].identity.listeners.client(request)
-    if client.address != UNIX and "Host" in request.headers:
-        request.app[FRONT].identity.origins.check_host(request, client)
+    _check_host(request)
     return await handler(request)
+
+
+def _check_host(request: web.Request) -> None:
+    """Let no page whose name resolves to this machine (DNS rebinding) read figures that need no login; programs say no
+    other name.
+
+    Raises:
+        Denied: it is one (403).
+    """
+    identity = request.app[FRONT].identity
+    client = identity.listeners.client(request)
+    # a trusted proxy passes on the name by which it is reached: that is not this machine's, and need not be
+    if client.address != UNIX and client.address == client.peer and "Host" in request.headers:
+        identity.origins.check_host(request, client)
 
 
 async def _headers(request: web.Request, response: web.StreamResponse) -> None:

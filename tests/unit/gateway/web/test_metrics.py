@@ -88,6 +88,14 @@ async def test_who_may_read_them(open_site, extra, bob, nobody):
     assert (await site.get("/metrics", None)).status == nobody
 
 
+async def test_public_figures_are_not_for_pages_whose_name_was_bound_to_this_machine(open_site):
+    """As at ``metrics_listen``: what needs no login is no page's of another name (DNS rebinding)."""
+    site = await open_site("[gateway]\nmetrics_public = true\n")
+    for host, status in (("localhost", 200), ("127.0.0.1:8280", 200), ("evil.example:8280", 403)):
+        assert (await site.get("/metrics", None, headers={"Host": host})).status == status
+    assert (await site.get("/metrics", "bob", headers={"Host": "evil.example"})).status == 403
+
+
 # ---------------------------------------------------------------- several processes
 
 
