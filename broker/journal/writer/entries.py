@@ -7,11 +7,14 @@ Python, so that one of them does not cost a numpy call a part.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from broker.errors import DecodeError
 from broker.journal.layout import DICTIONARY, FLUX, NFP, OSLO, OVERFLOW8, OVERFLOW16, STATE, STRIPPED
+from broker.journal.reading.bodies import part_at
 from broker.journal.writer.intake import FRAME_AT
 from broker.wire.message import MAGIC_DEPLOYED, PAYLOAD, ROUTE, TOPIC
 
@@ -72,15 +75,14 @@ class Bytes:
     def walk(self, at: int, end: int) -> list[tuple[int, int, int]] | None:
         """(data, size, behind) of each part up to ``end`` in one frame; None when one runs past it."""
         found = []
-        octets = self.data
-        while at < end:
-            size, data = octets[at], at + 1
-            if size == LONG:
-                size, data = int.from_bytes(octets[data : data + 4], "big"), data + 4
-            at = data + size
-            if at > end:
-                return None
-            found.append((data, size, at))
+        frame = memoryview(self.data)[:end]
+        try:
+            while at < end:
+                data, size = part_at(frame, at)
+                at = data + size
+                found.append((data, size, at))
+        except DecodeError:
+            return None
         return found
 
 
@@ -127,17 +129,14 @@ def stacks(source: Bytes, at: Ints, ends: Ints, routed: Flags) -> RouteStacks:
 def _hops(source: Bytes, at: int, end: int) -> tuple[int, tuple[int, int] | None, int] | None:
     """How many more hops, the last one, what is behind the delimiter; None without a delimiter."""
     more, last = 0, None
-    octets = source.data
-    while at < end:
-        size, data = octets[at], at + 1
-        if size == LONG:
-            size, data = int.from_bytes(octets[data : data + 4], "big"), data + 4
-        at = data + size
-        if at > end:
-            return None
-        if not size:
-            return more, last, at
-        more, last = more + 1, (data, size)
+    frame = memoryview(source.data)[:end]
+    with contextlib.suppress(DecodeError):
+        while at < end:
+            data, size = part_at(frame, at)
+            at = data + size
+            if not size:
+                return more, last, at
+            more, last = more + 1, (data, size)
     return None
 
 
