@@ -5,9 +5,7 @@
     writer      the thread's side of it: opens, writes groups, answers questions, cleans up
     database    files: mode, lock, damage, version
     clock       ages that no step of the wall clock changes
-    schema      the broker's tables
-    writing     operations -> rows
-    snapshot    rows -> what a broker starts from
+    tables      the broker's tables: operations -> rows -> what a broker starts from
     peers       PeerStore: jobs of a worker or a client, rows with a state, bodies, retention
 
 The stores of the worker and of the client (``worker.store``, ``client.store``) are built on ``peers``.

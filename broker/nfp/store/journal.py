@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any
 
 from broker.nfp.contract import NotStored
-from broker.nfp.records import KNOWN_MAX, JobRow, Op, Snapshot, Used
-from broker.nfp.store import snapshot, writing
+from broker.nfp.records import JobRow, Op, Snapshot, Used
+from broker.nfp.store import tables
 from broker.nfp.store.clock import Clock, StoreClock
 from broker.nfp.store.database import Sync, give_back, open_database, open_reader
-from broker.nfp.store.schema import SCHEMA
 from broker.nfp.store.thread import CLOSE_S, RETRY_S, StoreThread
 
 log = logging.getLogger("headgate")
@@ -61,8 +60,8 @@ class Store(StoreThread[Op]):
         self._reader: sqlite3.Connection | None = None
         self._readable = True
         super().__init__(
-            partial(open_database, path, SCHEMA, sync),
-            partial(writing.write, clock=self._clock),
+            partial(open_database, path, tables.SCHEMA, sync),
+            partial(tables.write, clock=self._clock),
             loop,
             on_commit=on_commit,
             on_failed=on_failed,
@@ -98,7 +97,7 @@ class Store(StoreThread[Op]):
         if self.hangs or self._reader is None:
             raise NotStored(self.broken or "nfp store: closed, nothing can be read")
         try:
-            rows = snapshot.named(self._reader, self._clock.now(), uuids)
+            rows = tables.named(self._reader, self._clock.now(), uuids)
         except Exception as error:  # besides a failing disk: what is no job
             if self._readable:
                 log.exception("closed jobs cannot be read")
@@ -113,34 +112,17 @@ class Store(StoreThread[Op]):
         Raises:
             NotStored: the file cannot be read.
         """
-        return await self.ask(_usage)
+        return await self.ask(tables.usage)
 
     # -- in the thread -------------------------------------------------------------------------
 
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
         self._clock.load(connection)
-        return snapshot.read(connection, self._clock.now())
+        return tables.read(connection, self._clock.now())
 
     def _clean_up(self, connection: sqlite3.Connection) -> bool:
-        _forget_workers(connection)
+        tables.forget_workers(connection)
         return give_back(connection)
-
-
-def _usage(connection: sqlite3.Connection) -> list[Used]:
-    columns = ", ".join(Used._fields)
-    rows = connection.execute(f"SELECT {columns} FROM usage ORDER BY busy_s DESC, holder, key, service")  # noqa: S608
-    return [Used(*row) for row in rows]
-
-
-def _forget_workers(connection: sqlite3.Connection, known_max: int = KNOWN_MAX) -> None:
-    """Delete the names of workers that left first when there are too many."""
-    count = connection.execute("SELECT count(*) FROM workers WHERE gone IS NOT NULL").fetchone()[0]
-    if count > known_max:
-        connection.execute(
-            "DELETE FROM workers WHERE name IN"
-            " (SELECT name FROM workers WHERE gone IS NOT NULL ORDER BY gone LIMIT ?)",
-            (count - known_max,),
-        )
 
 
 class NoStore:

@@ -15,7 +15,7 @@ from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import Dispatched, Finished, JobAdded
 from broker.nfp.server.broker import NfpBroker
 from broker.nfp.server.searches import Searches
-from broker.nfp.store import snapshot
+from broker.nfp.store import tables
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
 from tests.unit.nfp.store.samples import opened, run, until
@@ -73,13 +73,13 @@ def results_of(got):
 def reads(monkeypatch):
     """What was read from the store: the uuids, in groups."""
     groups = []
-    named = snapshot.named
+    named = tables.named
 
     def noted(connection, now, uuids):
         groups.append(list(uuids))
         return named(connection, now, uuids)
 
-    monkeypatch.setattr(snapshot, "named", noted)
+    monkeypatch.setattr(tables, "named", noted)
     return groups
 
 

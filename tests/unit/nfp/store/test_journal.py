@@ -28,7 +28,7 @@ from broker.nfp.records import (
     WorkerLost,
     WorkerSeen,
 )
-from broker.nfp.store import NoStore, Store, journal, snapshot
+from broker.nfp.store import NoStore, Store, tables
 from broker.nfp.targets import ALL, Target
 from tests.tables import for_each
 from tests.unit.nfp.store.samples import Clocks, job, opened, read, run, until, write
@@ -274,9 +274,9 @@ def test_names_of_workers_that_left_first_are_forgotten_first(path):
                 clocks.passes(1)
                 store.put(WorkerLeft(name))
                 await store.durable()
-            await store.ask(lambda base: journal._forget_workers(base, 3))
-            assert (await store.ask(lambda base: snapshot.read(base, 0.0))).known == ("w3", "w1", "w2")
-            await store.ask(lambda base: journal._forget_workers(base, 2))
+            await store.ask(lambda base: tables.forget_workers(base, 3))
+            assert (await store.ask(lambda base: tables.read(base, 0.0))).known == ("w3", "w1", "w2")
+            await store.ask(lambda base: tables.forget_workers(base, 2))
         found = await read(path)
         assert found.known == ("w1", "w2")
         assert [worker.name for worker in found.workers] == ["there"]
