@@ -92,7 +92,7 @@ class Deadlines:
     def joined(self) -> None:
         """The upstream is there: make live what can be."""
         for session in list(self._subscriptions):
-            self.subscribe_waiting(session)
+            session.attempt(self.subscribe_waiting, session)
         self.advance()
 
     def wait_for_event(self, resumption: Resumption) -> None:
@@ -111,12 +111,12 @@ class Deadlines:
         """Events came: who waits for one of them goes on. Numbers that never come are left to time."""
         for message in messages:
             for resumption in list(self.resumptions.get(message.sequence, ())):
-                resumption.advance()
+                resumption.session.attempt(resumption.advance)
 
     def advance(self) -> None:
         """The upstream joined, or time passed: all that wait look whether they may go on."""
         for resumption in [one for row in self.resumptions.values() for one in row]:
-            resumption.advance()
+            resumption.session.attempt(resumption.advance)
 
     def forget(self, session: Session) -> None:
         """``session`` is gone."""
@@ -138,18 +138,16 @@ class Deadlines:
 
     def _tick(self) -> None:
         self._timer = None
-        try:
-            self.sweep()
-        finally:  # a fault with one session must not let the others live for ever
-            if self._expires or self._subscriptions or self.resumptions:
-                self._run()
+        self.sweep()
+        if self._expires or self._subscriptions or self.resumptions:
+            self._run()
 
     def sweep(self) -> None:
         """Look at every deadline."""
         wall, now = self._sessions.wall(), self._sessions.clock()
         # expiry by the wall clock, as credentials say it; waits by the clock that nobody sets
         for session in [one for one, expires in self._expires.items() if expires <= wall]:
-            session.close(EXPIRED, "the credential expired; connect with a fresh one")
+            session.attempt(session.close, EXPIRED, "the credential expired; connect with a fresh one")
         for session, row in list(self._subscriptions.items()):
             left = [one for one in row if one.until > now]
             if left:
@@ -158,5 +156,5 @@ class Deadlines:
                 del self._subscriptions[session]
             for one in row:
                 if one.until <= now:
-                    answers.refuse(session, one.message, errno.EHOSTUNREACH, UNREACHABLE)
+                    session.attempt(answers.refuse, session, one.message, errno.EHOSTUNREACH, UNREACHABLE)
         self.advance()

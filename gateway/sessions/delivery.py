@@ -122,7 +122,7 @@ class Delivery:
             self.any_rank_retry.forget(front)
         session = self._by_route.get(front)
         if session is not None:
-            session.fail_calls("upstream lost: the link that carried this call has ended")
+            session.attempt(session.fail_calls, "upstream lost: the link that carried this call has ended")
 
     def upstream_lost(self, reason: str) -> None:
         """The upstream is gone: every open call is answered, every client is told."""
@@ -170,5 +170,4 @@ class Delivery:
             "lost": lost,
         }
         others = said | {"reason": "the broker is away"} if up.reason else said
-        for session in list(self.sessions.by_id.values()):
-            session.tell(said if int(session.roles) & _TOLD else others)
+        self.sessions.each(lambda session: session.tell(said if int(session.roles) & _TOLD else others))

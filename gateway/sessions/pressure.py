@@ -88,4 +88,4 @@ def _read_again(held: dict[Session, None]) -> None:
     sessions = list(held)
     held.clear()  # first: who is read again may be held again at once
     for session in sessions:
-        session.set_paused(False)
+        session.attempt(session.set_paused, False)

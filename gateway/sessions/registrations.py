@@ -66,7 +66,7 @@ class Registrations:
         self._names: dict[bytes, Registration] = {}
         self._by_session: dict[Session, dict[bytes, Registration]] = {}
         self._topics: dict[bytes, Registration] = {}  # whose a topic is, found before; dropped with any name
-        self._asked: dict[bytes, Done] = {}
+        self._asked: dict[bytes, tuple[Session, Done]] = {}
         self._tag = 0
         self.front: bytes = encode_part(secrets.token_hex(16).encode()) + DELIMITER
 
@@ -95,17 +95,18 @@ class Registrations:
 
     def answered(self, message: Message) -> None:
         """The upstream answered a registration."""
-        done = self._asked.pop(message.tag, None)
-        if done is None:
+        asked = self._asked.pop(message.tag, None)
+        if asked is None:
             self._sessions.counters.late += 1
         else:
-            done(message.errnum, any_text(message.payload))
+            session, done = asked
+            session.attempt(done, message.errnum, any_text(message.payload))
 
     def lost(self, reason: str) -> None:
         """The upstream is gone: nothing that was asked will be answered."""
         asked, self._asked = self._asked, {}
-        for done in asked.values():
-            done(errno.EHOSTUNREACH, reason)
+        for session, done in asked.values():
+            session.attempt(done, errno.EHOSTUNREACH, reason)
 
     def restore(self) -> None:
         """A fresh link: register every name again; who lost its name to somebody else meanwhile is told."""
@@ -187,7 +188,7 @@ class Registrations:
     def _ask(self, one: Registration, topic: str, done: Done) -> None:
         self._tag = self._tag % 0xFFFFFFFF + 1
         tag = self._tag.to_bytes(4, "big")
-        self._asked[tag] = done
+        self._asked[tag] = (one.session, done)
         message = request(topic, encode_json({"service": one.name}))
         message.front = self.front
         message.head = message.head[:5] + one.session.stamp + message.head[13:]

@@ -293,9 +293,6 @@ class Replays:
         del row[resumption]
         if row:
             self._rows[user] = row
-        try:
-            resumption.turn()
-        except Exception as error:
-            resumption.session.fault(error)
+        resumption.session.attempt(resumption.turn)
         if self._rows and self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)

@@ -38,7 +38,7 @@ from gateway.sessions.resume import Resumed, Resumption, session_of, token_for
 from gateway.upstream.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from broker.errors import LinkError
     from broker.transport.link import Link
@@ -505,6 +505,13 @@ class Session:
         """
         mine = self.principal
         return mine.owner or (not mine.nobody and name.startswith(f"{mine.userid}-"))
+
+    def attempt(self, work: Callable[..., object], *arguments: object) -> None:
+        """Do ``work`` for this session, where it is one of several: a fault of it costs this one only."""
+        try:
+            work(*arguments)
+        except Exception as error:
+            self.fault(error)
 
     def fault(self, error: Exception) -> None:
         """A fault of ours costs the session it happened with, and nobody else."""

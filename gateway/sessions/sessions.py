@@ -270,12 +270,9 @@ class Sessions:
     # -- who they are --------------------------------------------------------------------------
 
     def each(self, work: Callable[[Session], None]) -> None:
-        """Do ``work`` with every session; where it fails, that costs the session."""
+        """Do ``work`` with every session; see ``Session.attempt``."""
         for session in list(self.by_id.values()):
-            try:
-                work(session)
-            except Exception as error:
-                session.fault(error)
+            session.attempt(work, session)
 
     def revoked(self, credential: str | None = None) -> None:
         """End the sessions of ``credential`` (``Principal.credential``); None asks the identity about every one."""
@@ -335,21 +332,19 @@ class Sessions:
         """
         self.accepting = False
         for session in list(self.resting):
-            session.close(SHUTDOWN, LEAVES)
+            session.attempt(session.close, SHUTDOWN, LEAVES)
         seconds = self.settings.gateway.drain_s if over_s is None else over_s
-        for session in list(self.by_id.values()):
-            session.tell({"type": "shutdown", "in_s": seconds})
+        self.each(lambda session: session.tell({"type": "shutdown", "in_s": seconds}))
         waiting = [session for session in self.by_id.values() if session.kind not in CALLING]
         began = self.clock()
         for index, session in enumerate(waiting):
             pause = began + seconds * index / len(waiting) - self.clock()
             if pause > 0:
                 await asyncio.sleep(pause)
-            session.close(SHUTDOWN, LEAVES)
+            session.attempt(session.close, SHUTDOWN, LEAVES)
 
     async def stop(self) -> None:
         """End every session and task at once; harmless twice."""
         self.accepting = False
-        for session in list(self.by_id.values()):
-            session.close(SHUTDOWN, LEAVES)
+        self.each(lambda session: session.close(SHUTDOWN, LEAVES))
         await self.tasks.stop()

@@ -9,6 +9,7 @@ from broker.errors import ProtocolError, RpcError
 from broker.identity import NOBODY
 from broker.wire import message as wire
 from gateway.access import Access
+from gateway.closes import INTERNAL
 from gateway.settings.schema import RuleEntry
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
@@ -159,6 +160,25 @@ def test_what_a_subscription_keeps_while_it_waits_is_small():
         assert web.session.subscriptions == {b"news.": 1}
 
     run(script, rules=[NEWS], join=False)
+
+
+def test_a_fault_with_one_waiting_subscription_keeps_no_other_from_being_live(caplog):
+    async def script(desk):
+        first, second = desk.client(), desk.client()
+        first.send("event.subscribe", {"topic": "news."})
+        await until(lambda: first.session.received_msgs == 1)
+        tag = second.send("event.subscribe", {"topic": "news."})
+        await until(lambda: second.session.received_msgs == 1)
+        first.session.link.send = broken  # where the answer goes
+        await desk.join()
+        assert (await second.answer(tag)).errnum == 0
+        assert (first.code, second.code) == (INTERNAL, None)
+
+    def broken(_message):
+        raise RuntimeError("a fault of ours")
+
+    run(script, rules=[NEWS], join=False, faults=1)
+    assert "a fault of ours" in caplog.text
 
 
 def test_it_is_refused_when_the_upstream_does_not_come_in_time():

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter, defaultdict
 
 from broker.wire import message as wire
+from gateway.closes import INTERNAL
 from gateway.events.run import Run
 from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.resume import BEHIND_S, PORTION_BYTES, PORTION_MSGS, Replays, session_of, token_for
@@ -595,3 +596,25 @@ def test_runs_are_what_links_with_runs_get():
         assert [one.topic for one in got[0].messages] == ["news.a", "news.b"]
 
     run(script, rules=[NEWS])
+
+
+def test_a_fault_with_one_client_that_comes_back_leaves_no_other_waiting(caplog):
+    def broken():
+        raise RuntimeError("a fault of ours")
+
+    async def script(desk):
+        old = desk.client()
+        epoch, sequence = place(desk)
+        webs = [desk.client() for _ in range(3)]
+        for web in webs:
+            resume(web, old, epoch, sequence + 1)
+        for resumption in list(desk.delivery.deadlines.resumptions[sequence + 1])[:1]:
+            resumption.advance = broken
+            bad = resumption.session
+        await publish(desk, "news.a")  # what all three wait for
+        others = [web for web in webs if web.session is not bad]
+        assert [(await resumed(web))["recovered"] for web in others] == [True, True]
+        assert [web.code for web in webs if web.session is bad] == [INTERNAL]
+
+    run(script, rules=[NEWS], faults=1)
+    assert "a fault of ours" in caplog.text

@@ -1,6 +1,7 @@
 """The centre of a gateway: who may open a session, what a client is welcomed with, refusals, and how all leave."""
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ from gateway.closes import INTERNAL, REVOKED
 from gateway.principal import Denied
 from gateway.process import Leaving
 from gateway.sessions.decisions import Decision
-from tests.unit.gateway.sessions.desk import principal, run
+from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
 
 def refusal(desk, **options):
@@ -206,6 +207,41 @@ def test_a_fault_with_one_session_keeps_no_other_from_hearing_of_the_loss(caplog
         assert desk.sessions.counters.faults == 1
 
     run(script, join=False, faults=1)
+    assert "a fault of ours" in caplog.text
+
+
+def test_a_fault_with_one_session_keeps_no_other_from_hearing_that_the_gateway_leaves(caplog):
+    def broken(_obj):
+        raise RuntimeError("a fault of ours")
+
+    async def script(desk):
+        first, second = desk.client(), desk.client()
+        first.near.tell = broken
+        await desk.sessions.drain(0)
+        assert (first.code, second.code) == (INTERNAL, 4000)
+        assert second.told("shutdown")
+
+    run(script, join=False, faults=1)
+    assert "a fault of ours" in caplog.text
+
+
+def test_a_fault_with_one_registration_keeps_no_other_call_from_being_answered(caplog):
+    def broken(_message):
+        raise RuntimeError("a fault of ours")
+
+    async def script(desk):
+        first, second = desk.client(), desk.client()
+        desk.upstream.send = lambda _message: True  # nobody answers
+        first.send("service.add", {"service": "1001-x"})
+        tag = second.send("service.add", {"service": "1001-y"})
+        await until(lambda: second.session.adding)
+        first.session.link.send = broken
+        desk.delivery.upstream_lost("gone")
+        assert (await second.answer(tag)).errnum == errno.EHOSTUNREACH
+        assert (first.code, second.code) == (INTERNAL, None)
+
+    rules = [rule(["user"], ["1001-"], ["register"])]
+    run(script, rules=rules, join=False, faults=1)
     assert "a fault of ours" in caplog.text
 
 
