@@ -380,9 +380,11 @@ class Session:
         """A control object of the client, as ``codecs.control`` checked it: ``ping``, ``refresh`` or ``resume``. Any
         other type ends the session.
         """
-        if self.ended:
-            return
-        # they cost as messages do: a refresh is a signature to check, a resume a replay
+        if not self.ended:
+            self.attempt(self._control, obj)
+
+    def _control(self, obj: dict[str, Any]) -> None:
+        # it costs as a message does: a refresh is a signature to check, a resume a replay
         if self._bucket is not None and self._bucket.take(self.sessions.clock()):
             if self._bucket.flooding:
                 self.close(FLOOD, "control objects above the rate")

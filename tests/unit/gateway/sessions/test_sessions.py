@@ -225,6 +225,20 @@ def test_a_fault_with_one_session_keeps_no_other_from_hearing_that_the_gateway_l
     assert "a fault of ours" in caplog.text
 
 
+def test_a_fault_with_a_control_object_is_counted_and_said(caplog):
+    def broken(_obj):
+        raise RuntimeError("a fault of ours")
+
+    async def script(desk):
+        web = desk.client()
+        web.near.tell = broken
+        web.session.control({"type": "ping"})
+        assert (web.code, desk.sessions.counters.faults) == (INTERNAL, 1)
+
+    run(script, join=False, faults=1)
+    assert "a fault of ours" in caplog.text
+
+
 def test_a_fault_with_one_registration_keeps_no_other_call_from_being_answered(caplog):
     def broken(_message):
         raise RuntimeError("a fault of ours")
