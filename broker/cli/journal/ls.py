@@ -91,9 +91,10 @@ def ls(
     another version, 2 wrong options, 78 no journal.
     """
     screen = Screen(as_json)
-    shared_options.check_writer(shared_options.directory(directory), writer)
+    place = shared_options.directory(directory)
+    shared_options.check_writer(place, writer)
     with progress_bar("segments", in_bytes=False) as update:
-        found = contents(shared_options.directory(directory), writer, update)
+        found = contents(place, writer, update)
     rows = [row(each) for each in found]
     if len(found) > 1 and not as_json:
         rows.append(total(found))

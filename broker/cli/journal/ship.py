@@ -70,7 +70,10 @@ def ship(
     does not answer or refuses, 2 wrong options, 78 no journal, no such store, or one with another journal.
     """
     screen = Screen(as_json)
-    shipper = Shipper(shared_options.directory(directory), to, writer=writer, delete=delete)
+    place = shared_options.directory(directory)
+    if not follow:  # who follows may wait for the first segment of a writer
+        shared_options.check_writer(place, writer)
+    shipper = Shipper(place, to, writer=writer, delete=delete)
     try:
         if follow:
             shipper.follow(waiting, every)

@@ -271,6 +271,8 @@ def test_the_verb(journal, url, tmp_path, capsys):
     with pytest.raises(HeadgateError, match=f"file://{tmp_path}/file/x: .*Not a directory"):
         main(["ship", str(journal), "--to", f"file://{tmp_path}/file/x"])
     assert main(["ship", str(journal)]) == 2
+    with pytest.raises(ConfigError, match="no segment of writer rank7"):  # as of the verbs that read
+        main(["ship", str(journal), "--to", url, "--writer", "rank7"])
 
 
 def test_a_shipper_of_a_broker_ships_what_the_writer_leaves(journal, url):
