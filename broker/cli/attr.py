@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import OK
-from broker.cli.session import Session
+from broker.cli.session import Session, at_each
 from broker.client import Handle
 from broker.errors import RpcError
 
@@ -84,7 +83,7 @@ def list_(
 
     async def everything(handle: Handle) -> list[dict[str, Any]]:
         names = (await handle.rpc("attr.list", {}, nodeid=nodeid)).json()["names"]
-        found = await asyncio.gather(*(look_up(handle, name, nodeid) for name in sorted(names)))
+        found = await at_each(sorted(names), lambda name: look_up(handle, name, nodeid))
         return [each for each in found if each is not None]
 
     async def work(handle: Handle) -> int:
