@@ -53,25 +53,10 @@ class WorkerMessages:
     # -- whose is it ----------------------------------------------------------------------------
 
     def _attempt_of(self, peer: Peer, worker: WorkerEntry, packet: Packet, now: float) -> Attempt | None:
-        """What ``worker`` has to do with the job; None: nothing, which is counted against it, or no more."""
-        job = self._jobs.by_uuid.get(packet.uuid)
-        if job is None:
-            self._jobs.counts.unroutable += 1
-            self._jobs.claimed.heard(worker, packet)
-            return None
-        attempt = worker.attempts.get(packet.uuid)
+        """What ``worker`` has to do with the job; None: nothing, or no more, which is counted."""
+        attempt = worker.attempts.get(packet.uuid) or self._former_attempt(peer, worker, packet, now)
         if attempt is None:
-            part = job.given_to(worker.name)
-            if part is None:
-                if self._jobs.claimed.heard(worker, packet):
-                    self._jobs.counts.unroutable += 1
-                else:
-                    self._forged(peer, packet)
-                return None
-            if part.state == WAITING:
-                attempt = self._jobs.adopt(part, worker, now)
-            else:
-                attempt = Attempt(part, worker, part.given[worker.name], now)
+            return None
         number = bodies.read_token(packet.client) if packet.client is not None else 0
         if number > attempt.part.given[worker.name]:  # another broker's: it was ours after that one was lost
             self._jobs.counts.unroutable += 1
@@ -80,6 +65,20 @@ class WorkerMessages:
             attempt.number = number
         attempt.heard = now
         return attempt
+
+    def _former_attempt(self, peer: Peer, worker: WorkerEntry, packet: Packet, now: float) -> Attempt | None:
+        """The same for a worker that holds nothing for the job here; one that was never given it may be lying."""
+        job = self._jobs.by_uuid.get(packet.uuid)
+        part = job.given_to(worker.name) if job is not None else None
+        if part is None:
+            if self._jobs.claimed.heard(worker, packet) or job is None:
+                self._jobs.counts.unroutable += 1
+            else:
+                self._forged(peer, packet)
+            return None
+        if part.state == WAITING:
+            return self._jobs.adopt(part, worker, now)
+        return Attempt(part, worker, part.given[worker.name], now)
 
     def _forged(self, peer: Peer, packet: Packet) -> None:
         self._jobs.counts.forged += 1
@@ -193,7 +192,8 @@ class WorkerMessages:
 
     def event(self, peer: Peer, worker: WorkerEntry, packet: Packet, now: float) -> None:
         """An EVENT: to the client; the announcement of a result that has to be fetched is kept until it is here."""
-        if packet.uuid not in self._jobs.by_uuid and packet.uuid not in worker.claims:
+        uuid = packet.uuid
+        if uuid not in self._jobs.by_uuid and uuid not in worker.claims and uuid not in worker.attempts:
             self._publish(worker, packet)
             return
         attempt = self._attempt_of(peer, worker, packet, now)

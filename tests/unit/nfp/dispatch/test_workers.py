@@ -486,6 +486,26 @@ def test_a_worker_that_has_to_stop_a_job_and_is_given_it_again_takes_one_slot_fo
     assert view.busy == 0
 
 
+@for_each("says", [200, 404, 201])
+def test_a_slot_returns_when_its_job_was_forgotten_before_the_worker_was_done(says):
+    bench = Bench(DispatchConfig(credits=1, result_ttl_s=5))
+    worker, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client)
+    post = the(worker.take(), POST)
+    bench.accept(worker, post)
+    bench.delete(client, uuid)
+    bench.pass_time(6)
+    assert bench.job(uuid) is None
+    published = len(bench.listener.events)
+    bench.event(worker, post)
+    assert len(bench.listener.events) == published
+    bench.answer(worker, post, says, result_body("w1"))
+    (view,) = bench.dispatcher.workers(bench.now)
+    assert view.busy == (says == 201)
+    bench.post(client)
+    assert len(posts(worker)) == (says != 201)
+
+
 def test_a_lost_announcement_is_noticed():
     bench = Bench(DispatchConfig(probe_s=10))
     worker, client = bench.register("w1"), bench.client()
