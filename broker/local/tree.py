@@ -53,11 +53,15 @@ class Tree(Supervisor):
             child for child in self.beside if not child.ready
         ]
 
+    def expect_end(self) -> None:
+        """Rank 0 leaves, and the others follow it: none is started again, and that they end is nothing to report."""
+        for rank in self.ranks:
+            rank.expect_end()
+
     async def down(self) -> None:
         """Have all leave; who is told by ``leave`` meanwhile leaves at once. Harmless twice."""
         self.leaving.set()
-        for rank in self.ranks:
-            rank.expect_end()
+        self.expect_end()
         children = list(self.children.values())
         told = [child for child in (*self.beside, self._root) if child is not None]
         # nobody follows a rank 0 that was killed, or that they have not all joined yet

@@ -298,6 +298,7 @@ class _Beside(wings.Beside):
         self.push_async_callback(self._gateway.stop)
         await self._gateway.start()
         self.callback(supervision.leaving, up.settings.gateway.drain_s + END_S)
+        self.callback(up.tree.expect_end)  # before rank 0 leaves
 
     def _note(self, kind: type[BaseException] | None, *_: object) -> None:
         self._up.left = kind is None

@@ -119,6 +119,20 @@ def test_ranks_follow_rank_0_and_only_who_does_not_is_told(stage):
     run(work)
 
 
+def test_ranks_that_follow_a_rank_0_elsewhere_have_left(stage):
+    async def work():
+        ranks = [stage.child("rank 1", JOINED)]
+        up = Tree(ranks, None)
+        up.begin()
+        await up.join()
+        up.expect_end()
+        ranks[0].send_signal(signal.SIGTERM)  # as when its parent has gone
+        await ranks[0].wait()
+        assert stage.told[-1] == ("rank 1", "left", "has left")
+
+    run(work)
+
+
 def test_nobody_waits_for_those_who_have_nobody_to_follow(stage, monkeypatch):
     monkeypatch.setattr(tree, "LEAVE_S", PATIENCE_S)
 
