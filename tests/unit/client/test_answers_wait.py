@@ -297,4 +297,4 @@ def test_a_thread_that_responds_waits_for_the_link(rundir):
             got = [item.payload[0] for item in items]
         assert got == [number % 256 for number in range(400)]
         assert done.is_set()
-        assert provider._handle.link.ended is None
+        assert provider.ended is None
