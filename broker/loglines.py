@@ -24,6 +24,11 @@ LINE_CHARS = 2048
 """Longest text of one line: a topic, a path or a name that a peer chose fits many times."""
 TRACE_CHARS = 8192
 """Longest traceback: some eighty frames."""
+LOG_FORMAT: Final = "HEADGATE_LOG_FORMAT"
+"""Environment: ``json`` makes each line of the log a JSON object; unset or ``text`` leaves it to be read by people."""
+_JOURNAL_STREAM: Final = "JOURNAL_STREAM"
+_SEVERITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""The levels of ``logging`` and those of syslog (sd-daemon(3)); what is less severe is debug, 7."""
 
 
 class FloodGate(logging.Filter):
@@ -63,13 +68,6 @@ def shortened(text: str, most: int) -> str:
     mark = " [...] "
     head = most // 3
     return text[:head] + mark + text[head + len(mark) - most :]
-
-
-LOG_FORMAT: Final = "HEADGATE_LOG_FORMAT"
-"""Environment: ``json`` makes each line of the log a JSON object; unset or ``text`` leaves it to be read by people."""
-_JOURNAL_STREAM: Final = "JOURNAL_STREAM"
-_SEVERITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""The levels of ``logging`` and those of syslog (sd-daemon(3)); what is less severe is debug, 7."""
 
 
 def send_to_stderr(log: logging.Logger, name: str, level: str | int) -> None:

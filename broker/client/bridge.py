@@ -44,6 +44,8 @@ OTHERWISE: Final = ""
 
 Methods = Mapping[str, tuple[Handler, int]]
 """By name: handler, and the roles that may call it."""
+WORD_CHARS_MAX: Final = 128
+"""The longest name that stands in a topic as it is."""
 
 
 def offer(service: Service, methods: Methods) -> None:
@@ -164,10 +166,6 @@ class Bridge:
                 log.debug("no link to %s yet: %s", self._uri, error)
             except Exception:
                 log.exception("the link of %s to %s could not be made", self._who, self._uri)
-
-
-WORD_CHARS_MAX: Final = 128
-"""The longest name that stands in a topic as it is."""
 
 
 def word_of(name: str) -> str:

@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from broker.client.reconnecting import Reconnecting
     from broker.transport.link import Link
 
+AT_A_TIME: Final = 64
+"""Waiting tasks that go on in one turn of the loop: they may fill the link, and the others would be woken in vain."""
+FLUSH_BYTES: Final = 256 << 10
+"""So many bytes are handed to the transport at once, even within one turn of the loop: many tasks may send in the same
+turn, and the later ones have to see that the link is full."""
+HELD_MAX: Final = 1024
+"""Requests that may wait for a link to come back; beyond it EAGAIN."""
+_DRAIN_POLL_S: Final = 0.005
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -54,13 +63,6 @@ class Limits:
     """Requests that wait behind those; beyond it EAGAIN."""
     drain_s: float = 2.0
     """How long leaving waits, in seconds, for a slow broker to take what was sent."""
-
-
-AT_A_TIME: Final = 64
-"""Waiting tasks that go on in one turn of the loop: they may fill the link, and the others would be woken in vain."""
-FLUSH_BYTES: Final = 256 << 10
-"""So many bytes are handed to the transport at once, even within one turn of the loop: many tasks may send in the same
-turn, and the later ones have to see that the link is full."""
 
 
 class Gate:
@@ -111,11 +113,6 @@ class Gate:
                     await self._open.wait()
         finally:
             self._waiting -= 1
-
-
-HELD_MAX: Final = 1024
-"""Requests that may wait for a link to come back; beyond it EAGAIN."""
-_DRAIN_POLL_S: Final = 0.005
 
 
 class Connection:

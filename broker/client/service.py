@@ -44,6 +44,10 @@ NOTICES: Final = ("cancel", "disconnect")
 
 H = TypeVar("H", bound=Handler)
 F = TypeVar("F", bound=Callable[..., Any])
+TAKEN_S: Final = 1.0
+TAKEN_TRIES: Final = 60
+"""A name that is taken when a link comes back is asked for again after so many seconds, so many times: the far end may
+still believe in the link before."""
 
 
 class Service(Runner):
@@ -273,12 +277,6 @@ def table(methods: Mapping[str, F | tuple[F, int]]) -> list[tuple[str, F, int]]:
         (name, *entry) if isinstance(entry, tuple) else (name, entry, int(Role.OWNER))
         for name, entry in methods.items()
     ]
-
-
-TAKEN_S: Final = 1.0
-TAKEN_TRIES: Final = 60
-"""A name that is taken when a link comes back is asked for again after so many seconds, so many times: the far end may
-still believe in the link before."""
 
 
 class Services:

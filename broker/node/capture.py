@@ -75,6 +75,13 @@ _CAUSES: Final = (
     (LinkRefused, "refused"),
     (LinkBroken, "broken"),
 )
+OUTSIDERS_MAX: Final = 256
+"""Peers of gateways that have a number at a time; each refused session takes one, the oldest gives way."""
+SETTLE_S: Final = 5.0
+"""How long turning off, or on again, waits for the writer."""
+LAST_WORD_S: Final = 0.5
+"""How much longer than a block takes turning off waits to hear that it is written: so that the counts are right."""
+_STEP_S: Final = 0.01
 
 
 def transport_of(link: Link | None) -> int:
@@ -106,10 +113,6 @@ def link_down_facts(port: Port, error: LinkError) -> dict[str, Any]:
         "sent": outbox.sent,
         "discarded": outbox.discarded,
     }
-
-
-OUTSIDERS_MAX: Final = 256
-"""Peers of gateways that have a number at a time; each refused session takes one, the oldest gives way."""
 
 
 class Refusals:
@@ -165,13 +168,6 @@ def _message_of(denial: Denial) -> Message:
     if denial.kind == "event":
         return event(denial.topic, userid=denial.userid, rolemask=denial.rolemask)
     return asked
-
-
-SETTLE_S: Final = 5.0
-"""How long turning off, or on again, waits for the writer."""
-LAST_WORD_S: Final = 0.5
-"""How much longer than a block takes turning off waits to hear that it is written: so that the counts are right."""
-_STEP_S: Final = 0.01
 
 
 class Capture(Feed):

@@ -22,6 +22,10 @@ from broker.wire.payload import decode_json, encode_json
 log = logging.getLogger("headgate")
 
 CLEANUP: Final = STATES.index("cleanup")
+LAST_WANTED: Final = STATES.index("shutdown")
+"""The parent's states are followed up to this one, as deployed children do: we are leaving ourselves by then."""
+_ENDS: Final = (errno.ENODATA, errno.EHOSTUNREACH)
+"""How the stream of the parent's states ends in good order, or with the parent."""
 
 
 class Lifecycle:
@@ -64,12 +68,6 @@ class Lifecycle:
         self._since = self._now()
         for watcher in list(self.watchers):
             watcher(state)
-
-
-LAST_WANTED: Final = STATES.index("shutdown")
-"""The parent's states are followed up to this one, as deployed children do: we are leaving ourselves by then."""
-_ENDS: Final = (errno.ENODATA, errno.EHOSTUNREACH)
-"""How the stream of the parent's states ends in good order, or with the parent."""
 
 
 class StateFollower:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from broker.node.lifecycle import Lifecycle
     from broker.node.overlay.overlay import Overlay
 
+USERS_SHOWN = 10
+"""Each is a time series of its own: `headgate stats --users` has all of them."""
+
 
 class Figures:
     """Those of one broker.
@@ -141,8 +144,6 @@ def _method(method: NameStats, errors: bool, now_ns: int, wall: float) -> dict[s
 # wings use what is below with no broker beside them, and a broker that records nothing loads no journal
 
 StatsByName = Mapping[str, NameStats]
-USERS_SHOWN = 10
-"""Each is a time series of its own: `headgate stats --users` has all of them."""
 
 
 class Metrics(Figures):

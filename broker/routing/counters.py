@@ -31,6 +31,13 @@ from broker.wire.parts import part_data
 
 REASONS_MAX: Final = 256
 """Distinct reasons kept: some carry an errno, none carries peer data."""
+NOTICE: Final = b".disconnect"
+"""How the topic of a disconnect notice ends."""
+KNOWN_MAX: Final = 1024
+"""Topics remembered as they are; then all are forgotten and read again."""
+TAILS_MAX: Final = 64
+"""Last words remembered behind an id."""
+_OWNER: Final = int(Role.OWNER)
 
 
 class MessageCounters:
@@ -108,9 +115,6 @@ class MessageCounters:
         }
 
 
-NOTICE: Final = b".disconnect"
-
-
 class CallStats:
     """The methods that clients of one broker called.
 
@@ -178,13 +182,6 @@ def text_of(message: Message) -> str:
     """The text of an error response; "" where it has none."""
     data = bytes(part_data(message.payload_part[: TEXT_MAX * 4]) or b"")
     return data.rstrip(b"\0").decode("utf-8", "replace")[:TEXT_MAX]
-
-
-KNOWN_MAX: Final = 1024
-"""Topics remembered as they are; then all are forgotten and read again."""
-TAILS_MAX: Final = 64
-"""Last words remembered behind an id."""
-_OWNER: Final = int(Role.OWNER)
 
 
 class EventStats:

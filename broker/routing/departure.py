@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import errno
 
-from broker.routing.counters import userid_of
-from broker.routing.open_calls import NOTICE, end, leave
+from broker.routing.counters import NOTICE, userid_of
+from broker.routing.open_calls import end, leave
 from broker.routing.port import CLIENT, PARENT, Decision, Port
 from broker.routing.router import Router
 from broker.wire.message import NORESPONSE, PAYLOAD, RESPONSE, ROUTE, STREAMING, TOPIC, Message

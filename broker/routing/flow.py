@@ -54,6 +54,20 @@ HELD_BYTES: int = 16 << 20
 USER_BYTES: int = 4 << 20
 """Limit of the events held of one user, the one that the event names, so that nobody takes the room of all others; and
 the largest event that is."""
+WINDOW_BYTES: Final = 1 << 20
+"""Bytes that may be under way on one link: 250 small events, which a broker handles in 2 to 5 ms, or 1 MiB in large
+ones; across 1 ms of network that is far more than a broker can handle. A neighbour that was behind is so until half of
+it is handled."""
+TOLD_BYTES: Final = WINDOW_BYTES // 8
+"""How often a neighbour is told, by what was handled since: 20 bytes for each 32 small events."""
+TOLD_MSGS: Final = 112
+"""The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
+LATE_MSGS: Final = 192
+"""... and after so many in any case: fewer than ``outbox.AGAIN_MSGS``, so that a sender that waits for room hears of
+it."""
+NEVER: Final = 1 << 62
+"""Of what nobody counts or waits for."""
+_WORD: Final = 0xFFFFFFFF
 
 
 class HeldEvents:
@@ -90,21 +104,6 @@ class HeldEvents:
         return messages
 
 
-WINDOW_BYTES: Final = 1 << 20
-"""Bytes that may be under way on one link: 250 small events, which a broker handles in 2 to 5 ms, or 1 MiB in large
-ones; across 1 ms of network that is far more than a broker can handle. A neighbour that was behind is so until half of
-it is handled."""
-TOLD_BYTES: Final = WINDOW_BYTES // 8
-"""How often a neighbour is told, by what was handled since: 20 bytes for each 32 small events."""
-TOLD_MSGS: Final = 112
-"""The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
-LATE_MSGS: Final = 192
-"""... and after so many in any case: fewer than ``outbox.AGAIN_MSGS``, so that a sender that waits for room hears of
-it."""
-NEVER: Final = 1 << 62
-"""Of what nobody counts or waits for."""
-
-
 class Window:
     """Counts of one neighbour of the tree: sent to it and handled by it, received from it; in bytes as of ``cost``.
 
@@ -138,9 +137,6 @@ class Window:
         self.due: int = TOLD_BYTES if reports else NEVER
         self.messages: int = 0
         self.messages_due: int = TOLD_MSGS if reports else NEVER
-
-
-_WORD: Final = 0xFFFFFFFF
 
 
 class Flow:

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.identity import Credentials
+from broker.routing.counters import NOTICE
 from broker.routing.port import CLIENT, OWN, PARENT, Decision, OpenCalls, Port
 from broker.wire.message import DELIMITER, UPSTREAM, Message
 from broker.wire.parts import encode_part
@@ -222,10 +223,6 @@ def leave(port: Port) -> None:
     port.repeats = 0
     port.untagged = {}
     port.forget_decisions()
-
-
-NOTICE: Final = b".disconnect"
-"""How the topic of a notice ends."""
 
 
 def notice_key(topic: bytes, head: bytes) -> bytes:

@@ -20,6 +20,11 @@ from broker.wire.parts import split_parts
 if TYPE_CHECKING:
     from broker.routing.router import Router
 
+LINK_TOPICS: Final = frozenset((b"event.subscribe", b"event.unsubscribe", b"service.add", b"service.remove"))
+"""Answered by the broker a client is attached to, whatever nodeid says, and even with NORESPONSE set."""
+ROUTE_MAX_BYTES: Final = 255
+"""A client's route part, its size byte counted; deployed ids take 37."""
+
 
 class ServiceTable:
     """Names registered on this rank.
@@ -71,12 +76,6 @@ class ServiceTable:
             ((name.decode("utf-8", "replace"), port) for name, port in self._ports.items()),
             key=lambda e: e[0],
         )
-
-
-LINK_TOPICS: Final = frozenset((b"event.subscribe", b"event.unsubscribe", b"service.add", b"service.remove"))
-"""Answered by the broker a client is attached to, whatever nodeid says, and even with NORESPONSE set."""
-ROUTE_MAX_BYTES: Final = 255
-"""A client's route part, its size byte counted; deployed ids take 37."""
 
 
 def too_deep(front: bytes, hops: int) -> bool:

@@ -23,11 +23,10 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.identity import USERID_UNKNOWN
-from broker.routing.counters import CallStats, EventStats, MessageCounters
+from broker.routing.counters import NOTICE, CallStats, EventStats, MessageCounters
 from broker.routing.events import Events
 from broker.routing.open_calls import (
     NO_TAG,
-    NOTICE,
     answered_unusual,
     arm,
     disarm,
@@ -62,7 +61,6 @@ from broker.wire.parts import encode_part, part_data
 
 AdmitRequest = Callable[[Port, Port, int], bool]
 """``admit_request(origin, target, size)``: target is choked; whether a request of so many bytes may pass."""
-
 NO_ERROR: Final = b"\0\0\0\0"
 CACHE_MAX: Final = 512
 """Decisions kept per port; a client that uses more distinct requests than that decides anew."""

@@ -17,6 +17,7 @@ from broker.serving.request import Request
 from broker.serving.runner import OWNER_TEXT
 
 ABSENT_TEXT: Final = "headgate runs no scheduler"
+OFF_TEXT: Final = "remote execution is off: this broker starts no processes"
 
 
 class Resource(Service):
@@ -84,9 +85,6 @@ class JobManager(Service):
         if name:
             raise RpcError(errno.EINVAL, f"'{name[:64]}' is not a valid queue")
         return {"enable": False, "start": False, "disable_reason": ABSENT_TEXT, "stop_reason": ABSENT_TEXT}
-
-
-OFF_TEXT: Final = "remote execution is off: this broker starts no processes"
 
 
 class Rexec(Service):

@@ -20,6 +20,9 @@ from broker.serving.request import LATER, Later, Request
 from broker.wire.log_entry import Entry, compose, parse
 from broker.wire.message import MATCHTAG_NONE, UPSTREAM
 
+FORWARD_LEVEL: Final = 3
+"""Least severe entries that are sent to rank 0: errors, as deployed (attribute ``log-forward-level``)."""
+
 
 class Ring:
     """The last ``entries`` entries; 0 keeps none.
@@ -46,10 +49,6 @@ class Ring:
     def clear(self) -> None:
         """Empty the ring; the count goes on."""
         self._lines.clear()
-
-
-FORWARD_LEVEL: Final = 3
-"""Least severe entries that are sent to rank 0: errors, as deployed (attribute ``log-forward-level``)."""
 
 
 class Log(Service):

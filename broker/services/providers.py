@@ -37,6 +37,13 @@ NAMES_MAX: Final = 1024
 RANKS_MAX: Final = 16
 """Ranks that it announces of one name, the nearest ones."""
 LEFT_OUT_MAX: Final = 1 << 53
+ALWAYS_ANSWERED: Final = frozenset((errno.EPROTO, errno.EEXIST, errno.ENOENT))
+"""Errnos that a deployed connector refuses by itself, and so even where no response is wanted; the rest is its
+broker's."""
+GATHER_S: Final = 0.1
+"""The least time between two messages to the parent."""
+NAMED_RANKS: Final = 3
+"""Ranks that the text of an ENOSYS names."""
 
 
 class SubtreeServices(NamedTuple):
@@ -165,13 +172,6 @@ class ServiceLocations:
         return far
 
 
-ALWAYS_ANSWERED: Final = frozenset((errno.EPROTO, errno.EEXIST, errno.ENOENT))
-"""Errnos that a deployed connector refuses by itself, and so even where no response is wanted; the rest is its
-broker's."""
-GATHER_S: Final = 0.1
-"""The least time between two messages to the parent."""
-NAMED_RANKS: Final = 3
-"""Ranks that the text of an ENOSYS names."""
 NO_SERVICES: Final = SubtreeServices({}, 0)
 
 

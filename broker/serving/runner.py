@@ -29,6 +29,11 @@ from broker.wire.payload import Payload
 
 log = logging.getLogger(__name__)
 
+OWNER_TEXT: Final = "Request requires owner credentials"
+DENIED_TEXT: Final = "Request rejected due to insufficient privilege"
+YIELD_EVERY: Final = 64
+"""Items a generator may produce, or answers that waited may leave, before other tasks get a turn."""
+
 
 class Method:
     """One method of a service.
@@ -54,12 +59,6 @@ class Method:
             or inspect.iscoroutinefunction(handler)
             or inspect.iscoroutinefunction(type(handler).__call__)  # an object that is called
         )
-
-
-OWNER_TEXT: Final = "Request requires owner credentials"
-DENIED_TEXT: Final = "Request rejected due to insufficient privilege"
-YIELD_EVERY: Final = 64
-"""Items a generator may produce, or answers that waited may leave, before other tasks get a turn."""
 
 
 class Runner(ABC):

@@ -34,6 +34,13 @@ _HUNG_UP: Final = (errno.EPIPE, errno.ECONNRESET)
 Came = TypeVar("Came")
 
 _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
+LOOK_S: Final = 0.25
+"""How often it is looked at whether the peer still takes something."""
+IDLE_S: Final = 1.0
+"""A connection is kept for so long while the peer takes nothing and does not end it, where nobody says otherwise ..."""
+LEAVE_S: Final = 10.0
+"""... and never longer than this."""
+_SKIPPED_BYTES: Final = 64 << 10
 
 
 def _buffer() -> memoryview:
@@ -273,13 +280,6 @@ class ByteStream(ABC, Generic[Came]):
         self._loop.remove_writer(fd)
 
 
-LOOK_S: Final = 0.25
-"""How often it is looked at whether the peer still takes something."""
-IDLE_S: Final = 1.0
-"""A connection is kept for so long while the peer takes nothing and does not end it, where nobody says otherwise ..."""
-LEAVE_S: Final = 10.0
-"""... and never longer than this."""
-_SKIPPED_BYTES: Final = 64 << 10
 _leaving: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Leaving]] = WeakKeyDictionary()
 
 

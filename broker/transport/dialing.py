@@ -32,6 +32,16 @@ CONNECT_RETRY_S: Final = 0.01
 HANDSHAKE_S: Final = 10.0
 """A connection that did not finish its handshake by then is dropped."""
 _KIND: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+NEXT_ADDRESS_S: Final = 0.25
+"""One that does not answer keeps us from the next address of a name no longer ..."""
+ADDRESS_S: Final = 5.0
+"""... nor does one that answers, and then says nothing."""
+LOOK_AGAIN_S: Final = 1.0
+"""A look-up that takes longer is begun once more beside the first."""
+LOOKS_MAX: Final = 32
+"""Look-ups of one name beside each other: each is a thread that waits."""
+_READ_BYTES: Final = 4096
+T = TypeVar("T")
 
 
 class Probing(NamedTuple):
@@ -114,18 +124,6 @@ async def _connect_unix(sock: socket.socket, place: Endpoint, proven: bool) -> N
             await asyncio.sleep(CONNECT_RETRY_S)
         else:
             return
-
-
-NEXT_ADDRESS_S: Final = 0.25
-"""One that does not answer keeps us from the next address of a name no longer ..."""
-ADDRESS_S: Final = 5.0
-"""... nor does one that answers, and then says nothing."""
-LOOK_AGAIN_S: Final = 1.0
-"""A look-up that takes longer is begun once more beside the first."""
-LOOKS_MAX: Final = 32
-"""Look-ups of one name beside each other: each is a thread that waits."""
-_READ_BYTES: Final = 4096
-T = TypeVar("T")
 
 
 @asynccontextmanager

@@ -29,12 +29,26 @@ from broker.obstacles import obstacle
 from broker.transport.dialing import HANDSHAKE_S, PROBING, tune
 from broker.transport.link import Listener, Options
 
+log = logging.getLogger("headgate")
+
 ACCEPTS: Final = 32
 """Connections accepted in one turn, each of which takes a tenth of a millisecond."""
 ACCEPT_RETRY_S: Final = 0.25
 """Pause after EMFILE and the like: accepting again at once would spin."""
 TOLD_S: Final = 60.0
 """A want of descriptors is told once in so long."""
+HANDSHAKES_MAX: Final = 256
+"""Connections that have not finished their handshake; beyond it the one goes that has been silent for longest, but none
+that is promising: a storm of others must not put out a peer that we have answered."""
+TURN_S: Final = 0.002
+"""For steps of handshakes in one turn of the loop; one of CURVE takes 0.15 to 0.35 ms, one of TLS up to 2 ms."""
+SHARE: Final = 0.25
+"""Of the loop's time for accepting and handshakes. What they took is counted as CPU time: on a machine whose cores are
+wanted by others, too, a step that was interrupted would else be paid for with a pause of a tenth of a second, and two
+hundred peers that come within seconds were not let in within 20 s."""
+DEBT_S: Final = 0.01
+"""Nobody is accepted while strangers had so much more than their share."""
+_READ_BYTES: Final = 4096
 
 
 class SpareDescriptor:
@@ -178,22 +192,6 @@ class StreamListener(Listener):
             return 0
         self._tell("what descriptors are left is the owner's (limits.reserved_descriptors)")
         return errno.EMFILE
-
-
-log = logging.getLogger("headgate")
-
-HANDSHAKES_MAX: Final = 256
-"""Connections that have not finished their handshake; beyond it the one goes that has been silent for longest, but none
-that is promising: a storm of others must not put out a peer that we have answered."""
-TURN_S: Final = 0.002
-"""For steps of handshakes in one turn of the loop; one of CURVE takes 0.15 to 0.35 ms, one of TLS up to 2 ms."""
-SHARE: Final = 0.25
-"""Of the loop's time for accepting and handshakes. What they took is counted as CPU time: on a machine whose cores are
-wanted by others, too, a step that was interrupted would else be paid for with a pause of a tenth of a second, and two
-hundred peers that come within seconds were not let in within 20 s."""
-DEBT_S: Final = 0.01
-"""Nobody is accepted while strangers had so much more than their share."""
-_READ_BYTES: Final = 4096
 
 
 class Handshake(Protocol):

@@ -45,6 +45,16 @@ _COUNTED: Final = 0xFFFFFFFF
 """Messages are told modulo 2**32."""
 _NEVER: Final = 1 << 62
 _NOW: Final = -1
+LARGE_BYTES: Final = 64 << 10
+"""From this size on a form that several links hold is counted once: it is there once, and whole until the last has
+sent it. Smaller ones are counted for each link."""
+SMALL_BYTES: Final = 1 << 10
+"""Up to this size a request is a small one."""
+_EVENT: Final = 1
+_LARGE: Final = 2
+"""Bits noted with a queued form: it is an event, a large one."""
+PROTO_TYPE: Final = -18
+"""Where a framed message has its type: PROTO comes last."""
 
 
 class InFlight:
@@ -97,19 +107,6 @@ class InFlight:
 __all__ = ["LARGE_BYTES", "PROTO_TYPE", "Account", "Budget", "Outbox", "OutboxLimits", "Owner"]
 
 Form = TypeVar("Form")
-
-LARGE_BYTES: Final = 64 << 10
-"""From this size on a form that several links hold is counted once: it is there once, and whole until the last has
-sent it. Smaller ones are counted for each link."""
-
-SMALL_BYTES: Final = 1 << 10
-"""Up to this size a request is a small one."""
-
-_EVENT: Final = 1
-_LARGE: Final = 2
-"""Bits noted with a queued form: it is an event, a large one."""
-PROTO_TYPE: Final = -18
-"""Where a framed message has its type: PROTO comes last."""
 
 
 class Owner(Protocol):

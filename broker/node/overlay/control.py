@@ -13,6 +13,14 @@ from typing import Final
 
 from broker.wire.message import Message, control
 
+HEARTBEAT: Final = 0
+"""Still here: to the parent, and to a Headgate child, after silence; the status word is 0. Deployed parents send none,
+and deployed children would log one as unknown."""
+STATUS: Final = 1
+"""Child to parent: the status word is that of its subtree."""
+DISCONNECT: Final = 2
+"""Parent to child: leave now. The status word is 0."""
+
 
 class Status(IntEnum):
     """Health of a broker and everything below it; the number travels in hello and CONTROL."""
@@ -81,15 +89,6 @@ class Timed:
             return False
         self.status, self.since = status, now
         return True
-
-
-HEARTBEAT: Final = 0
-"""Still here: to the parent, and to a Headgate child, after silence; the status word is 0. Deployed parents send none,
-and deployed children would log one as unknown."""
-STATUS: Final = 1
-"""Child to parent: the status word is that of its subtree."""
-DISCONNECT: Final = 2
-"""Parent to child: leave now. The status word is 0."""
 
 
 def heartbeat() -> Message:

@@ -26,6 +26,9 @@ from broker.wire.message import HANDLED, MARK, MARKED, OPEN, SHUT, Message
 from broker.wire.message import control as control_message
 from broker.wire.parts import encode_part
 
+_GOODBYE_PART: Final = encode_part(b"overlay.goodbye")
+_PARENT_LOST: Final = "lost connection to parent"
+
 
 @dataclass(slots=True)
 class OverlayConfig:
@@ -96,9 +99,6 @@ class Hooks:
 
 
 log = logging.getLogger("headgate")
-
-_GOODBYE_PART: Final = encode_part(b"overlay.goodbye")
-_PARENT_LOST: Final = "lost connection to parent"
 
 
 class Overlay:

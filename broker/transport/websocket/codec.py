@@ -35,7 +35,6 @@ BY_STATUS: Final = {
     503: errno.EAGAIN,
 }
 """Status of a refused upgrade -> errno, where the body names none; every other one is ECONNREFUSED."""
-
 BY_CODE: Final = {
     1002: errno.EPROTO,
     1003: errno.EPROTO,
@@ -55,10 +54,13 @@ BY_CODE: Final = {
     4507: errno.EAGAIN,
 }
 """Close code (gateway/PROTOCOL.md) -> errno; every other one is ECONNRESET."""
-
 LATER: Final = frozenset({408, 425, 429})
 """Statuses from 400 to 499 after which another attempt may end otherwise."""
 _TEXT_CHARS: Final = 500
+JOIN_BYTES: Final = 64 << 10
+"""Framed messages are joined into one WebSocket message up to this size: each has a head and a mask of its own."""
+OWED_MAX: Final = 1024
+"""Answers to pings that may wait."""
 
 
 def of_status(address: str, status: int, body: bytes, phrase: str = "") -> LinkRefused:
@@ -87,12 +89,6 @@ def of_close(kind: type[LinkError], address: str, code: int, reason: str) -> Lin
     error = kind(text, BY_CODE.get(code, errno.ECONNRESET))
     error.final = not reconnects(code)
     return error
-
-
-JOIN_BYTES: Final = 64 << 10
-"""Framed messages are joined into one WebSocket message up to this size: each has a head and a mask of its own."""
-OWED_MAX: Final = 1024
-"""Answers to pings that may wait."""
 
 
 class WebSocketCodec(FluxCodec):

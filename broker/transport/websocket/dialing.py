@@ -35,6 +35,10 @@ from broker.wire.payload import encode_text
 
 SILENCE: Final = 3.0
 """A gateway that pings every ``ping_s`` and was not heard for this many times as long is gone."""
+SUBPROTOCOL: Final = "flux.v1"
+DEFLATE: Final = ClientPerMessageDeflateFactory(
+    server_no_context_takeover=True, client_no_context_takeover=True
+)
 
 
 class WebSocketLink(StreamLink):
@@ -131,11 +135,6 @@ class WebSocketLink(StreamLink):
             self._watch = None
         super().finish(error)
 
-
-SUBPROTOCOL: Final = "flux.v1"
-DEFLATE: Final = ClientPerMessageDeflateFactory(
-    server_no_context_takeover=True, client_no_context_takeover=True
-)
 
 _quiet = logging.getLogger("headgate.websocket")
 _quiet.setLevel(logging.WARNING)  # at debug level the library writes headers, and the token, to the log
