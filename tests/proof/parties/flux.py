@@ -276,16 +276,16 @@ class Missed:
     """What a gateway says that we, or it, missed: notices beside the events."""
 
     def __init__(self, handle: Handle) -> None:
-        self._talk = getattr(handle.link, "talk", None)
+        self._replay = handle.link.replay
         self._lost = 0
-        self._upstream: object = self._talk.welcome.get("upstream") if self._talk is not None else None
+        self._upstream: object = self._replay.welcome.get("upstream") if self._replay is not None else None
 
     def more(self) -> int:
         """Events missed since the last time; -1: some, nobody knows how many; 0: none."""
-        if self._talk is None:
+        if self._replay is None:
             return 0
-        lost, self._lost = self._talk.lost - self._lost, self._talk.lost
-        upstream, former = self._talk.welcome.get("upstream"), self._upstream
+        lost, self._lost = self._replay.lost - self._lost, self._replay.lost
+        upstream, former = self._replay.welcome.get("upstream"), self._upstream
         self._upstream = upstream
         if upstream is not former and isinstance(upstream, dict):
             told = upstream.get("lost")
