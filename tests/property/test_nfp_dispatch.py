@@ -273,6 +273,47 @@ class Machine(RuleBasedStateMachine):
         assert self.bench.journal.snapshot()._replace(known=()) == Snapshot()
 
 
+class AnyWords(Machine):
+    """Workers also say what makes no sense, about jobs that they have or had: every step stays in the tables."""
+
+    @precondition(lambda self: self.jobs)
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(sorted(WORKERS)),
+        command=st.sampled_from([Command.RESPONSE, Command.RESPONSE, Command.EVENT, Command.STREAM]),
+        code=st.sampled_from([102, 200, 201, 202, 300, 400, 404, 408, 417, 500]),
+        kind=st.sampled_from(["result_ready", "progress", "input_request", "input_response"]),
+        attempt=st.integers(1, 3),
+    )
+    def worker_says_anything(
+        self, data: st.DataObject, name: str, command: Command, code: int, kind: str, attempt: int
+    ) -> None:
+        worker, uuid = self.workers[name], data.draw(st.sampled_from(sorted(self.jobs)))
+        seed = worker.kind == "seed"
+        if worker.peer is None or (seed and (command is Command.STREAM or code in (102, 201, 404))):
+            return  # the text has no such thing
+        form = {"service": worker.service} if seed else {"client": b"old#%d" % attempt}
+        event = json.dumps({"worker": name, "uuid": uuid, "event_type": kind}).encode()
+        body = event if command is Command.EVENT else result_body(name)
+        status = code if command is Command.RESPONSE else 200
+        self.bench.say(
+            worker.peer,
+            Packet(
+                Sender.WORKER,
+                command,
+                dialect=worker.peer.dialect,
+                uuid=uuid,
+                status=status,
+                body=body,
+                **form,
+            ),
+        )
+
+    @invariant()
+    def credits_hold(self) -> None:
+        """A worker that forgets what it runs may be given more."""
+
+
 class SimWorker:
     """A worker with a memory that survives it, as the real ones have."""
 
@@ -508,4 +549,5 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
 
 
 TestDispatch = Machine.TestCase
-TestDispatch.settings = settings(stateful_step_count=40, deadline=None)
+TestAnyWords = AnyWords.TestCase
+TestDispatch.settings = TestAnyWords.settings = settings(stateful_step_count=40, deadline=None)
