@@ -18,7 +18,7 @@ SHOWN_BYTES = 64
 """How much of a payload that is neither JSON nor text is shown."""
 
 
-def given(word: str | None, raw: bool) -> bytes | None:
+def payload_of(word: str | None, raw: bool) -> bytes | None:
     r"""The payload that ``word`` stands for: a JSON object, ``-`` for what stdin holds, ``@PATH`` for a file.
 
     Args:
@@ -28,7 +28,7 @@ def given(word: str | None, raw: bool) -> bytes | None:
     Raises:
         UsageError: not a JSON object, or the file cannot be read.
 
-    >>> given('{"a": 1}', raw=False)
+    >>> payload_of('{"a": 1}', raw=False)
     b'{"a": 1}\x00'
     """
     if word is None:

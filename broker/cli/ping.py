@@ -339,7 +339,7 @@ class Pinging:
         try:
             for seq in itertools.count() if not count else range(count):
                 if seq:
-                    await asyncio.sleep(max(0.0, interval_s - self._last_s()))
+                    await asyncio.sleep(max(0.0, interval_s - (self.times[-1] / 1000 if self.times else 0.0)))
                 await self._once(seq, pad)
         finally:
             counts = summary(self.sent, self.times)
@@ -349,9 +349,6 @@ class Pinging:
             if len(self._hops) > 1 and not self._screen.as_json:
                 self._screen.table(("median", *HEADS[1:]), [hop.row() for hop in medians(self._hops)])
         return OK if len(self.times) == self.sent else TIMEOUT
-
-    def _last_s(self) -> float:
-        return self.times[-1] / 1000 if self.times else 0.0
 
     async def _once(self, seq: int, pad: int) -> None:
         target = self._target

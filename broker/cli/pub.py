@@ -34,7 +34,7 @@ def pub(
     timeout: options.Timeout = options.ANSWER_S,
 ) -> int:
     """Publish an event and print its number, which counts all events of the instance."""
-    data = content.given(payload, raw)
+    data = content.payload_of(payload, raw)
     session = Session(uri, as_json, timeout)
 
     async def publish(handle: Handle) -> int:

@@ -105,7 +105,7 @@ def rpc(
     """
     if anywhere and (upstream or rank is not None):
         raise UsageError("--anywhere chooses the rank: give neither --rank nor --upstream beside it")
-    call = Calling(topic, content.given(payload, raw), options.nodeid(rank), upstream, anywhere)
+    call = Calling(topic, content.payload_of(payload, raw), options.nodeid(rank), upstream, anywhere)
     session = Session(uri, as_json, timeout)
     if noresponse:
         return session.run(call.send)

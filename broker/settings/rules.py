@@ -44,7 +44,17 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _tree_times(settings)
     yield from _listeners(settings)
     yield from _keys(settings)
-    yield from _limits(settings)
+    yield from check_order(
+        ("limits",),
+        settings.limits,
+        ("guest_message_bytes", "owner_message_bytes"),
+        ("outbox_high_bytes", "response_cap_bytes"),
+        ("response_cap_bytes", "broker_budget_bytes"),
+        ("owner_message_bytes", "broker_budget_bytes"),
+        ("guest_message_bytes", "user_budget_bytes"),
+        ("user_budget_bytes", "broker_budget_bytes"),
+        ("pending_per_link", "pending_total"),
+    )
     yield from journal_problems(settings.journal)
     if settings.nfp is not None:
         yield from nfp_problems(settings.nfp)
@@ -264,23 +274,6 @@ def _next_key(index: int, host: HostEntry, settings: Settings) -> Iterator[Probl
     others = [other for other in settings.hosts if other is not host]
     if not shared and any(host.next_key in (other.public_key, other.next_key) for other in others):
         yield saw(path, host.next_key, "a key that no other host has")
-
-
-# ---------------------------------------------------------------- [limits]
-
-
-def _limits(settings: Settings) -> Iterator[Problem]:
-    yield from check_order(
-        ("limits",),
-        settings.limits,
-        ("guest_message_bytes", "owner_message_bytes"),
-        ("outbox_high_bytes", "response_cap_bytes"),
-        ("response_cap_bytes", "broker_budget_bytes"),
-        ("owner_message_bytes", "broker_budget_bytes"),
-        ("guest_message_bytes", "user_budget_bytes"),
-        ("user_budget_bytes", "broker_budget_bytes"),
-        ("pending_per_link", "pending_total"),
-    )
 
 
 # ---------------------------------------------------------------- no fault, and hardly meant

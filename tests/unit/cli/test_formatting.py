@@ -64,15 +64,15 @@ def test_ping_summary():
 @for_each("word", ["nope", "[1]", "1", '{"a":', ""])
 def test_payload_that_is_no_object(word):
     with pytest.raises(UsageError, match="expected a JSON object"):
-        content.given(word, raw=False)
+        content.payload_of(word, raw=False)
 
 
 def test_payload_from_a_file(rundir):
     (rundir / "p").write_bytes(b'{"a":1}\n')
-    assert content.given(f"@{rundir}/p", raw=False) == b'{"a":1}\0'
-    assert content.given(f"@{rundir}/p", raw=True) == b'{"a":1}\n'
+    assert content.payload_of(f"@{rundir}/p", raw=False) == b'{"a":1}\0'
+    assert content.payload_of(f"@{rundir}/p", raw=True) == b'{"a":1}\n'
     with pytest.raises(UsageError, match="No such file"):
-        content.given(f"@{rundir}/q", raw=True)
+        content.payload_of(f"@{rundir}/q", raw=True)
 
 
 def test_payload_of_any_bytes_is_shown_in_one_line():
