@@ -212,43 +212,40 @@ class Liveness:
     ) -> bool:
         """What is true of a job that ``worker`` lists. True: it is this worker's, has not begun, and may."""
         jobs = self._jobs
+        waits, done = held.state == "waiting", held.state == "done"
         job = jobs.by_uuid.get(uuid)
-        if (
-            job is not None and job.state == STORED and held.state == "done"
-        ):  # nobody waits for it: it need not be read
-            self._jobs.acknowledge(worker, uuid)
+        if done and job is not None and job.state == STORED:
+            # nobody waits for its result: it need not be read
+            jobs.acknowledge(worker, uuid)
             return False
         try:
-            job = self._jobs.closed_jobs.read(uuid)
+            job = jobs.closed_jobs.read(uuid)
         except NotStored:  # it says so again when it is back
             jobs.counts.unroutable += 1
             return False
         part = job.given_to(worker.name) if job is not None else None
         if job is None or part is None:
-            self._jobs.claimed.add(worker, uuid, running=held.state == "running")
+            jobs.claimed.add(worker, uuid, running=held.state == "running")
             if job is not None:
-                self._jobs.found_at(job, worker, now)
+                jobs.found_at(job, worker, now)
             return False
-        if part.state == FINAL and held.state == "done":
-            self._jobs.acknowledge(worker, uuid)
+        if done and part.state == FINAL:
+            jobs.acknowledge(worker, uuid)
             return False
         attempt = worker.attempts.get(uuid)
         if attempt is None and part.state == WAITING:
-            attempt = self._jobs.adopt(part, worker, now)
+            attempt = jobs.adopt(part, worker, now)
         elif attempt is None:
             attempt = Attempt(part, worker, part.given[worker.name], now)
-        waits, done = held.state == "waiting", held.state == "done"
         if attempt.state in CURRENT:
-            if not waits or self._jobs.asks_first(attempt):
-                self._jobs.accept(attempt)
+            if not waits or jobs.asks_first(attempt):
+                jobs.accept(attempt)
             if done:
-                self._jobs.move(attempt, ANNOUNCE)
+                jobs.move(attempt, ANNOUNCE)
         elif not done:
-            self._jobs.cancel(attempt, now)
+            jobs.cancel(attempt, now)
             return False
-        if (
-            done and not connection.pushes
-        ):  # else it is sent anyway, and may be large: asked for when it does not come
+        if done and not connection.pushes:  # who pushes it sends it anyway
             self._messages.ask(attempt, now)
         return waits
 
