@@ -21,7 +21,6 @@
 ``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
 ``service``        methods that others call           (RFC 6), by what ``broker.serving`` has in common
 ``bridge``         a wing as a service, over a link that is made again whenever it ends; events that nobody waits for
-``received``       what came in: Response, Event
 ``blocking``       the same names for ordinary threads (imported on its own: it starts a thread);
                    the thread is ``broker.loopthread``'s
 
@@ -30,12 +29,13 @@ consumer alone. When the link ends, every pending call, stream and subscription 
 says why; over ``ws://`` and ``wss://`` another link follows, over which subscriptions and services go on.
 """
 
+from broker.client.calls import Response
 from broker.client.connection import Limits
 from broker.client.dialing import RETRIES, connect
 from broker.client.handle import Handle
-from broker.client.received import Event, Response
 from broker.client.reconnecting import Reconnect
 from broker.client.service import Service
+from broker.client.subscriptions import Event
 from broker.serving.request import LATER, Handler, Request
 
 __all__ = [

@@ -30,10 +30,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
+from broker.client.calls import Response
 from broker.client.dialing import connect as connect_async
 from broker.client.handle import Handle as AsyncHandle
-from broker.client.received import Event, Response
 from broker.client.service import table
+from broker.client.subscriptions import Event
 from broker.errors import LinkClosed
 from broker.identity import Role
 from broker.loopthread import LoopThread, Mirror, OpenItems, calls, waits

@@ -12,8 +12,8 @@ import errno
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from broker.client.nearby import directed
-from broker.client.received import Response
-from broker.errors import HeadgateError, LinkError, Overrun
+from broker.errors import HeadgateError, LinkError, Overrun, RpcError
+from broker.serving.request import Received
 from broker.wire.message import NORESPONSE, STREAMING, UPSTREAM, Message, request
 from broker.wire.payload import encode_json
 from broker.wire.topic import service_of
@@ -28,6 +28,21 @@ if TYPE_CHECKING:
 
 _NO_ERROR: Final = b"\0\0\0\0"
 _MAX_TAG: Final = 0xFFFFFFFF
+
+
+class Response(Received):
+    """The answer to a request, or one of the answers of a stream (RFC 6)."""
+
+    __slots__ = ()
+
+    @property
+    def errnum(self) -> int:
+        """0, or the POSIX error number; nonzero only where a raw ``request`` was made: ``rpc`` raises it."""
+        return self.message.errnum
+
+    def error(self) -> RpcError:
+        """The RpcError this response stands for, with the service's text or the system's."""
+        return RpcError(self.message.errnum, self.text, self.topic)
 
 
 class Waiter(Protocol):

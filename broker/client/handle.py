@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final, Literal, overload
 
 import msgspec
 
-from broker.client.calls import Stream, same_error
+from broker.client.calls import Response, Stream, same_error
 from broker.client.connection import Connection
 from broker.client.nearby import Nearby
-from broker.client.received import Event, Response
 from broker.client.service import Service, table
-from broker.client.subscriptions import Overflow, Subscription
+from broker.client.subscriptions import Event, Overflow, Subscription
 from broker.errors import LinkEnded, Missed
 from broker.inbox import Inbox
 from broker.tasks import within

@@ -18,7 +18,7 @@ from broker.wire.topic import service_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from broker.client.received import Response
+    from broker.client.calls import Response
 
     Ask = Callable[[Message], Awaitable[Response | None]]
 

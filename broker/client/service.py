@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from broker.client.received import Response
+from broker.client.calls import Response
 from broker.errors import HeadgateError, ProtocolError, RpcError
 from broker.identity import Role
 from broker.safe_text import text

@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from broker.client.calls import same_error
-from broker.client.received import Event
 from broker.errors import HeadgateError, LinkError, Missed, Overrun, ProtocolError, RpcError
-from broker.wire.message import Message, request
+from broker.serving.request import Received
+from broker.wire.message import PRIVATE, Message, request
 from broker.wire.parts import part_data
 from broker.wire.payload import decode_json, encode_json
 from broker.wire.topic import encode_topic
@@ -48,6 +48,32 @@ def distinct(prefixes: Iterable[str]) -> list[str]:
         if not kept or not prefix.startswith(kept[-1]):
             kept.append(prefix)
     return kept
+
+
+class Event(Received):
+    """One event.
+
+    Attributes:
+        lost: how many events this subscription had no room for right before this one; 0 almost always.
+        missed: why others may be missing right before this one: the link was lost, say; "" almost always.
+    """
+
+    __slots__ = ("lost", "missed")
+
+    def __init__(self, message: Message, lost: int = 0, missed: str = "") -> None:
+        super().__init__(message)
+        self.lost = lost
+        self.missed = missed
+
+    @property
+    def sequence(self) -> int:
+        """Number of the event in the whole instance, from 1 on; other topics leave gaps."""
+        return self.message.sequence
+
+    @property
+    def private(self) -> bool:
+        """True when only the sender's userid and the owner received it."""
+        return bool(self.message.flags & PRIVATE)
 
 
 class SubscribedPrefix:

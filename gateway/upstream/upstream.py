@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.awake import stall_s
 from broker.backoff import Backoff
-from broker.client.received import Response
+from broker.client.calls import Response
 from broker.errors import ConfigError, HeadgateError, LinkBroken, LinkClosed, LinkError, LinkRefused, RpcError
 from broker.identity import Role
 from broker.schemes import capabilities_of
