@@ -9,15 +9,14 @@ shell offers files.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from broker.cli import address, options, verbs
+from broker.cli import options, verbs
 from broker.cli.exits import OK, UsageError
-from broker.errors import HeadgateError, RpcError
+from broker.errors import HeadgateError
 
 _BASH: Final = """\
 _headgate() {
@@ -133,6 +132,10 @@ def _topics(before: Sequence[str]) -> list[tuple[str, str]]:
     Args:
         before: the words of the verb so far, of which ``--uri`` counts.
     """
+    import asyncio  # late, with all that a client needs: at nearly every tab nobody asks a broker
+
+    from broker.cli import address
+
     given = dict(itertools.pairwise(before))
     try:
         return asyncio.run(_ask_for_topics(address.choose(given.get("--uri") or given.get("-u"))))
@@ -141,15 +144,17 @@ def _topics(before: Sequence[str]) -> list[tuple[str, str]]:
 
 
 async def _ask_for_topics(uri: str) -> list[tuple[str, str]]:
-    from broker.client import connect  # late: most words are completed without a broker
+    import asyncio
+
+    from broker.cli import address
+    from broker.cli.tree import providers
+    from broker.client import connect
 
     options = address.link_options(uri, connect_timeout_s=PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S), connect(uri, options=options, retries=0) as handle:
         methods = (await handle.rpc("broker.calls")).json()["methods"]
-        try:
-            services = (await handle.rpc("service.providers", nodeid=0)).json()["services"]
-        except RpcError:  # rank 0 knows nothing of this
-            services = {}
+        known = await providers(handle)
+    services = known["services"] if known else {}
     found = {f"{name}.": f"at rank {', '.join(map(str, ranks))}" for name, ranks in services.items()}
     return sorted(
         {**found, **{name: f"called {each['calls']} times" for name, each in methods.items()}}.items()

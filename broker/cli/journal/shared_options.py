@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from broker.cli.exits import UsageError
 from broker.errors import ConfigError
 from broker.home import check, state_folder
-from broker.journal.reading.records import Record
 from broker.journal.reading.segments import is_folder, listing
 from broker.secret import masked
+
+if TYPE_CHECKING:  # verbs of NFP read times with this, and no records
+    from broker.journal.reading.records import Record
 
 _DEFAULT: Final = "Default: $XDG_STATE_HOME/headgate/journal."
 Directory = Annotated[
