@@ -255,7 +255,7 @@ class Child:
         self._last_line = None
         with contextlib.ExitStack() as stack:
             try:
-                self._listen(stack)
+                hear = self._listen(stack)
                 process = self._process = self._spawn(stack)
             except (OSError, subprocess.SubprocessError) as error:
                 self.why = f"cannot be started: {error}"
@@ -276,6 +276,8 @@ class Child:
             ended = asyncio.Event()
             self._watch(fd, ended.set, stack)
             await ended.wait()
+            while hear():  # its last words may have come in the same turn of the loop
+                pass
             code = process.wait()
             self.why = f"ended with {in_words(code)}"
             return code
@@ -315,8 +317,8 @@ class Child:
 
     # -- what it says and prints ---------------------------------------------------------------
 
-    def _listen(self, stack: contextlib.ExitStack) -> None:
-        """Be its service manager."""
+    def _listen(self, stack: contextlib.ExitStack) -> Callable[[], bool]:
+        """Be its service manager; what is returned takes in one thing that it has said, False when there is none."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._place)
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
@@ -325,12 +327,17 @@ class Child:
         )  # of the file, whatever the umask: a readiness is for its process to tell
         sock.bind(self._place)
 
-        def came() -> None:
-            with contextlib.suppress(BlockingIOError):
-                for line in sock.recv(4096).decode(errors="replace").splitlines():
-                    self.hear(line)
+        def came() -> bool:
+            try:
+                lines = sock.recv(4096).decode(errors="replace").splitlines()
+            except BlockingIOError:
+                return False
+            for line in lines:
+                self.hear(line)
+            return True
 
         self._watch(sock.fileno(), came, stack)
+        return came
 
     def _pipe(self, stack: contextlib.ExitStack) -> int:
         """A descriptor to print to, whose lines are told."""

@@ -135,6 +135,23 @@ def test_what_was_there_once_is_awaited(make, rundir):
     run(work)
 
 
+def test_what_one_said_before_its_end_is_heard(make):
+    """Though both come in the same turn of the loop."""
+
+    async def work():
+        child = make("a", f"{SAYS}say('STATUS=begins')\nsay('READY=1')\nraise SystemExit(1)")
+        child.start()
+        while not child.pid:
+            await asyncio.sleep(0.01)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop stands meanwhile
+        while child.pid:
+            await asyncio.sleep(0)
+        assert child.was_ready
+        child.end()
+
+    run(work)
+
+
 def test_one_that_waits_to_be_started_again_does_so_at_once_when_it_is_started(make):
     async def work():
         child = make("a", "raise SystemExit(1)", restarts=Restarts(first_s=PATIENCE_S, longest_s=PATIENCE_S))
