@@ -67,31 +67,22 @@ def apply(settings: Settings, assignments: Sequence[str]) -> Settings:
 
 def _rooted(settings: Settings, folder: str) -> Settings:
     replace = msgspec.structs.replace
-    tree = _with_paths(settings.tree, folder, "curve_cert")
+    tree = with_paths(settings.tree, folder, "curve_cert")
     rooted: dict[str, Any] = {
         "tree": replace(tree, options=rooted_options(tree.options, settings.tree_uris(), folder)),
         "listen": tuple(
             replace(entry, options=rooted_options(entry.options, [entry.uri], folder))
             for entry in settings.listen
         ),
-        "journal": _with_paths(settings.journal, folder, "directory"),
+        "journal": with_paths(settings.journal, folder, "directory"),
     }
     if settings.nfp is not None:
-        rooted["nfp"] = _with_paths(settings.nfp, folder, "base_dir", "key_secret", "inventory", "files")
+        rooted["nfp"] = with_paths(settings.nfp, folder, "base_dir", "key_secret", "inventory", "files")
     if settings.oslo is not None:
-        oslo = _with_paths(settings.oslo, folder, "ipc_dir", "curve_cert", "redis_password_file")
-        backlog = oslo.backlog and _with_paths(oslo.backlog, folder, "path")
+        oslo = with_paths(settings.oslo, folder, "ipc_dir", "curve_cert", "redis_password_file")
+        backlog = oslo.backlog and with_paths(oslo.backlog, folder, "path")
         rooted["oslo"] = replace(oslo, backlog=backlog)
     return replace(settings, **rooted)
-
-
-def _with_paths(section: S, folder: str, *names: str) -> S:
-    """``section`` with the files and folders of these fields taken from ``folder`` where they are relative."""
-    paths = {name: getattr(section, name) for name in names}
-    # None is a default of its own, and "" turns something off (nfp.files)
-    return msgspec.structs.replace(
-        section, **{name: os.path.join(folder, path) for name, path in paths.items() if path}
-    )
 
 
 def load_wing(kind: type[W], path: str | os.PathLike[str] | None) -> W:
@@ -185,6 +176,15 @@ def text_of(path: str | os.PathLike[str]) -> str:
         raise ConfigError(
             f"{file}: saw a byte that is not UTF-8 at offset {error.start}, expected TOML"
         ) from error
+
+
+def with_paths(section: S, folder: str, *names: str) -> S:
+    """``section`` with the files and folders of these fields taken from ``folder`` where they are relative."""
+    paths = {name: getattr(section, name) for name in names}
+    # None is a default of its own, and "" turns something off (nfp.files)
+    return msgspec.structs.replace(
+        section, **{name: os.path.join(folder, path) for name, path in paths.items() if path}
+    )
 
 
 def loads_as(struct: type[S], rules: Rules[S], text: str, name: str) -> S:

@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 
 from broker.secret import SecretPlace, revealed
-from broker.settings.reading import assign, check_by, loads_as, text_of
+from broker.settings.reading import assign, check_by, loads_as, text_of, with_paths
 from broker.settings.transport_options import rooted_options
 from broker.settings.values import check_key
 from gateway.settings.rules import problems
-from gateway.settings.schema import GatewaySettings, ListenEntry
+from gateway.settings.schema import GatewaySettings
 
 
 def load(path: str | os.PathLike[str]) -> GatewaySettings:
@@ -85,22 +85,10 @@ def unrenewed(settings: GatewaySettings, read: GatewaySettings) -> list[str]:
 def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
     replace = msgspec.structs.replace
 
-    def file(name: str | None) -> str | None:
-        return None if name is None else os.path.join(folder, name)
-
-    def listener(entry: ListenEntry) -> ListenEntry:
-        return replace(entry, cert=file(entry.cert), key=file(entry.key), client_ca=file(entry.client_ca))
-
-    section = settings.gateway
-    key = section.upstream_key
-    section = replace(
-        section,
-        statedir=os.path.join(folder, section.statedir),
-        upstream_cert=file(section.upstream_cert),
-        redis_password_file=file(section.redis_password_file),
-        upstream_options=rooted_options(section.upstream_options, [section.upstream or ""], folder),
-        upstream_key=file(key) if key and any(check_key(("upstream_key",), key)) else key,
-    )
+    section = with_paths(settings.gateway, folder, "statedir", "upstream_cert", "redis_password_file")
+    if section.upstream_key and any(check_key(("upstream_key",), section.upstream_key)):
+        section = with_paths(section, folder, "upstream_key")  # the path of a certificate, where it is no key
+    options = rooted_options(section.upstream_options, [section.upstream or ""], folder)
 
     def place(given: SecretPlace | None) -> SecretPlace | None:
         text = None if given is None else given.reveal()
@@ -109,16 +97,14 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
     keys = tuple(found for key in settings.jwt.keys if (found := place(key)))
     return replace(
         settings,
-        gateway=section,
-        listen=tuple(listener(entry) for entry in settings.listen),
-        tokens=replace(settings.tokens, file=file(settings.tokens.file)),
+        gateway=replace(section, upstream_options=options),
+        listen=tuple(with_paths(entry, folder, "cert", "key", "client_ca") for entry in settings.listen),
+        tokens=with_paths(settings.tokens, folder, "file"),
         jwt=replace(settings.jwt, keys=keys),
         access=replace(
             settings.access,
             client_crls=tuple(os.path.join(folder, name) for name in settings.access.client_crls),
         ),
-        oidc=tuple(
-            replace(entry, client_secret_file=file(entry.client_secret_file)) for entry in settings.oidc
-        ),
+        oidc=tuple(with_paths(entry, folder, "client_secret_file") for entry in settings.oidc),
         history=replace(settings.history, warehouse=place(settings.history.warehouse)),
     )
