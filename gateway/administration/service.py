@@ -101,7 +101,7 @@ class Caller(NamedTuple):
 
 
 class _Question(msgspec.Struct):
-    """What one worker asks the others, on behalf of whom."""
+    """A call that one process hands to the others, and the name and roles of its caller."""
 
     method: str
     name: str
@@ -110,7 +110,7 @@ class _Question(msgspec.Struct):
 
 
 class _Reply(msgspec.Struct, omit_defaults=True):
-    """What it is told: one of these."""
+    """The reply of one process: an answer, or a refusal (errno, text)."""
 
     answer: dict[str, Any] | None = None
     refused: tuple[int, str] | None = None

@@ -40,16 +40,17 @@ NOT_THERE: Final = errno.ENOSYS.to_bytes(4, "big")
 
 
 class Delivery:
-    """The messages and events of one process.
+    """The messages and events of one process (``upstream.trunk.UpstreamReceiver``).
 
     Args:
         sessions: to and from whom. upstream: where they send; it is to be started with this.
 
     Attributes:
         fanout: who gets which event. history: the newest events, for clients that come back.
-        latest: the newest event of each topic that is kept; None: none is.
-        registrations: who serves which name. deadlines: what sessions wait for. replays: turns of those who come back.
-        pressure: who is not read. event_traces: for owners who look on.
+        latest: the newest event of each topic of ``gateway.latest``; None where the setting names no topics.
+        registrations: which session serves which name. deadlines: what sessions wait for.
+        replays: turns of the sessions that come back.
+        pressure: sessions that are not read. event_traces: owners who look on.
         any_rank_retry: sends requests again whose service is at another rank; None: such requests fail with ENOSYS.
     """
 
@@ -93,7 +94,7 @@ class Delivery:
                 self.sessions.counters.late += 1
             return
         retry = self.any_rank_retry
-        # no look into the requests that are kept where none is, and the service was there
+        # one comparison in the usual case: no request is kept, and the service was there
         if (
             retry is None
             or not (retry.held or message.head[13:] == NOT_THERE)

@@ -77,8 +77,9 @@ class Session:
         subscriptions: prefix -> how often; the fan-out's.
         send_run: takes its events: ``delivery_filter`` where there is one, else its link.
         calls: its open calls. provider: its services.
-        busy: it reads slowly. ended: it has ended.
-        resumption: on its way back to live, or None. resumed: it was, or is. refreshing: a fresh credential is checked.
+        busy: its client reads slowly. ended: nothing is sent to it any more.
+        resumption: its way back to live, while it is on it. resumed: it came back, or is coming back.
+        refreshing: a fresh credential is checked.
         adding: services whose registration is under way.
         received_msgs, answered_msgs, denied_msgs, dropped: counts of its messages.
     """
