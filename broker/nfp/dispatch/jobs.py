@@ -406,7 +406,8 @@ class Jobs(State):
         if not sent:
             self._take_back_unsent(attempt, before)
             return False
-        part.forgotten -= {worker.name}
+        if part.forgotten:  # else it would cost every part a set of its own
+            part.forgotten -= {worker.name}
         if worker.claims:
             self.claimed.drop(worker, job.uuid)
         worker.sent = now
