@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import time
 
 import pytest
@@ -388,6 +389,24 @@ async def test_a_url_that_is_none(tmp_path, url):
         pytest.raises(ConfigError, match=r"gateway\.redis: "),
     ):
         Fleet(SecretUrl(url), "t", store, Connections(None), bytes, clock)
+
+
+async def test_the_password_of_the_server_may_stand_in_a_file(tmp_path):
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    file.chmod(0o600)
+    with redis_server(tmp_path) as (_process, port), socket.create_connection(("127.0.0.1", port), 1) as sock:
+        sock.sendall(b"CONFIG SET requirepass hunter2\r\n")
+        assert sock.recv(5) == b"+OK\r\n"
+        with contextlib.closing(Store(tmp_path)) as store:
+            clock = asyncio.get_running_loop().time
+            url = SecretUrl(f"redis://127.0.0.1:{port}/0")
+            fleet = Fleet(url, "t", store, Connections(None), bytes, clock, password_file=str(file))
+            fleet.start()
+            try:
+                await until(lambda: not fleet.away)
+            finally:
+                await fleet.close()
 
 
 async def test_who_is_cancelled_again_while_its_tasks_end_still_ends_them():

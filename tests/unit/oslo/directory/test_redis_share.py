@@ -18,7 +18,6 @@ from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import NodeConfig
 from broker.secret import SecretUrl, read_file
-from gateway.settings.redis_url import client_of
 from tests.live.ports import free_port
 from tests.tables import for_each
 from tests.unit.oslo.directory.clouds import config, rpc, set_records, state, turn_for, turn_until
@@ -310,8 +309,6 @@ def test_a_password_in_a_file_counts_where_the_url_has_none(url, tmp_path):
     assert made.connection_pool.connection_kwargs["password"] == PASSWORD
     both = opener(SecretUrl(url.replace("://", "://:its-own@")), "x", PASSWORD)[1]()
     assert both.connection_pool.connection_kwargs["password"] == "its-own"
-    gateways = client_of(SecretUrl("redis://host:1/2"), str(file))
-    assert gateways.connection_pool.connection_kwargs["password"] == PASSWORD
 
 
 def test_labels_have_no_password():
