@@ -125,8 +125,8 @@ def series(
     totals = {each: sum(row[first] or 0 for row in some) for each, some in by_name.items()}
     ranked = sorted(totals, key=lambda each: -totals[each])
     lines = {each: by_name[each] for each in ranked[:most]}
-    for each in ranked[most:]:
-        lines["other"] = [*lines.get("other", ()), *by_name[each]]
+    if rest := [row for each in ranked[most:] for row in by_name[each]]:
+        lines["other"] = [*lines.get("other", ()), *rest]  # a line may have that name, too
     return [
         {
             "name": each,
