@@ -68,11 +68,22 @@ class Worker(Child):
         self._index = index
         self._life = 0
         self._of = of
+        self._outdated = False
 
     @property
     def name(self) -> str:
         """Of its present process, which no other one has."""
         return f"{self._index}-{self._life}"
+
+    def reload(self) -> None:
+        """Have its process read the settings again, which may start one where it was left."""
+        if self.ready:
+            self.send_signal(signal.SIGHUP)
+        else:
+            self._outdated = (
+                self.pid > 0
+            )  # told once it is ready: a process that is not yet there for it would end
+        self.start()
 
     def hear(self, line: str) -> None:
         """Take in a line that it says, see ``Child``."""
@@ -83,6 +94,10 @@ class Worker(Child):
         super().hear(line)
 
     def _told_of(self, _name: str, event: str, text: str) -> None:
+        if event == "starting":
+            self._outdated = False
+        elif event == "ready" and self._outdated:
+            self.send_signal(signal.SIGHUP)
         if event not in ("ended", "left") or not self.was_ready:
             return
         self._of.forget(self.name)
@@ -159,8 +174,7 @@ class Supervisor(supervisor.Supervisor):
             with contextlib.suppress(ConfigError):  # the workers say so
                 self._settings = renewed(self._settings, self._reread())
         for worker in self._workers:
-            worker.send_signal(signal.SIGHUP)
-            worker.start()  # of one that was left, what was wrong may have been mended
+            worker.reload()  # also one that was left: what was wrong may have been mended
 
     def forget(self, worker: str) -> None:
         """Take in the end of a worker: keep what it counted, forget whom it had."""
