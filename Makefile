@@ -156,6 +156,7 @@ lint-format: $(VENV)/.stamp-lint
 
 lint-types: $(VENV)/.stamp-lint
 	$(PY) -m mypy
+	$(PY) -m mypy --config-file tests/mypy.ini
 
 lint-imports: $(VENV)/.stamp-lint
 	$(VENV)/bin/lint-imports --no-logo --no-cache

@@ -45,7 +45,7 @@ def records_of(data):
         end = at + 8 + int.from_bytes(data[at + 4 : at + 8], "big")
         assert end <= len(data), "a frame is cut"
         words = (int.from_bytes(mark[i : i + 4], "little") for i in (4, 8, 12))
-        found.append(Record(*mark[:4], *words, data[at:end]))
+        found.append(Record(*(*mark[:4], *words, data[at:end])))
         at = end
     return found
 

@@ -17,6 +17,7 @@ from broker.errors import HeadgateError, LinkError, ProtocolError, RpcError
 from broker.identity import Role
 from broker.transport import unix as _unix  # noqa: F401 - now: a guest may not be able to read where this tree stands
 from broker.transport.link import Options
+from broker.transport.websocket.control import Conversation
 from broker.wire.message import NODEID_ANY, PRIVATE, Message, request
 from broker.wire.payload import decode_json, encode_json
 from tests.proof import record
@@ -276,7 +277,8 @@ class Missed:
     """What a gateway says that we, or it, missed: notices beside the events."""
 
     def __init__(self, handle: Handle) -> None:
-        self._replay = handle.link.replay
+        replay = handle.link.replay
+        self._replay = replay if isinstance(replay, Conversation) else None  # no gateway: nothing is said
         self._lost = 0
         self._upstream: object = self._replay.welcome.get("upstream") if self._replay is not None else None
 
