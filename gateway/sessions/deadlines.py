@@ -138,9 +138,11 @@ class Deadlines:
 
     def _tick(self) -> None:
         self._timer = None
-        self.sweep()
-        if self._expires or self._subscriptions or self.resumptions:
-            self._run()
+        try:
+            self.sweep()
+        finally:  # whatever goes wrong: without a timer credentials would count for ever
+            if self._expires or self._subscriptions or self.resumptions:
+                self._run()
 
     def sweep(self) -> None:
         """Look at every deadline."""
@@ -149,6 +151,8 @@ class Deadlines:
         for session in [one for one, expires in self._expires.items() if expires <= wall]:
             session.attempt(session.close, EXPIRED, "the credential expired; connect with a fresh one")
         for session, row in list(self._subscriptions.items()):
+            if session not in self._subscriptions:
+                continue  # the answer to another one was too much for all, and ended it
             left = [one for one in row if one.until > now]
             if left:
                 self._subscriptions[session] = left

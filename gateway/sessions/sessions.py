@@ -272,7 +272,8 @@ class Sessions:
     def each(self, work: Callable[[Session], None]) -> None:
         """Do ``work`` with every session; see ``Session.attempt``."""
         for session in list(self.by_id.values()):
-            session.attempt(work, session)
+            if not session.ended:  # by what was done with another one
+                session.attempt(work, session)
 
     def revoked(self, credential: str | None = None) -> None:
         """End the sessions of ``credential`` (``Principal.credential``); None asks the identity about every one."""

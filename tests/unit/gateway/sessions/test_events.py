@@ -9,7 +9,7 @@ from broker.errors import ProtocolError, RpcError
 from broker.identity import NOBODY
 from broker.wire import message as wire
 from gateway.access import Access
-from gateway.closes import INTERNAL
+from gateway.closes import EXPIRED, INTERNAL, SLOW
 from gateway.settings.schema import RuleEntry
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
@@ -191,6 +191,28 @@ def test_it_is_refused_when_the_upstream_does_not_come_in_time():
         errnum = (await web.answer(tag)).errnum
         assert errnum == errno.EHOSTUNREACH
         assert web.session.subscriptions == {}
+
+    run(script, rules=[NEWS], join=False)
+
+
+def test_who_ends_while_others_are_refused_takes_nobodys_deadline_along():
+    """As the longest outbox does when there is no room for an answer."""
+
+    async def script(desk):
+        webs = [desk.client() for _ in range(3)]
+        late = desk.client(principal(expires=desk.sessions.wall() + 1))
+        tags = [web.send("event.subscribe", {"topic": "news."}) for web in webs]
+        await until(lambda: all(web.session.received_msgs for web in webs))
+        first, second, third = webs
+        send = first.session.link.send
+        first.session.link.send = lambda message: (second.session.close(SLOW, "no room"), send(message))
+        now = desk.sessions.clock()
+        desk.sessions.clock = lambda: now + 6
+        assert (await first.answer(tags[0])).errnum == errno.EHOSTUNREACH
+        assert (await third.answer(tags[2])).errnum == errno.EHOSTUNREACH
+        await until(lambda: late.code == EXPIRED)
+        assert not second.answers(tags[1])
+        assert not desk.delivery.deadlines._subscriptions
 
     run(script, rules=[NEWS], join=False)
 
