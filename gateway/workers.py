@@ -17,6 +17,7 @@ import contextlib
 import functools
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -60,20 +61,22 @@ class Worker(Child):
     Args:
         index: of the place. serve: what a worker of a name does; returns its exit code.
         of: its supervisor. folder: for a socket.
+
+    Attributes:
+        name: of its present process, which no other one has, be it another gateway's.
     """
 
     def __init__(self, index: int, serve: Callable[[str], int], of: Supervisor, folder: str) -> None:
         program = Program(f"worker {index}", work=lambda: serve(self.name), restarts=RESTARTS)
         super().__init__(program, self._told_of, os.path.join(folder, f"ready-{index}"))
         self._index = index
-        self._life = 0
         self._of = of
         self._outdated = False
+        self.name = self._fresh_name()
 
-    @property
-    def name(self) -> str:
-        """Of its present process, which no other one has."""
-        return f"{self._index}-{self._life}"
+    def _fresh_name(self) -> str:
+        # a gateway of before may still drain, and what its workers count stands in the same store
+        return f"{self._index}-{secrets.token_hex(4)}"
 
     def reload(self) -> None:
         """Have its process read the settings again, which may start one where it was left."""
@@ -101,7 +104,7 @@ class Worker(Child):
         if event not in ("ended", "left") or not self.was_ready:
             return
         self._of.forget(self.name)
-        self._life += 1
+        self.name = self._fresh_name()
         if event == "ended":
             log.error("worker %d %s", self._index, text)
         elif text != HAS_LEFT:
