@@ -156,7 +156,7 @@ class Fleet:
     Args:
         url: of the Redis server. channel: what the gateways of one instance have in common.
         store: has what names this gateway, and revocations. connections: those of this process.
-        answer: to what others ask (``service.answered``).
+        answer: to what others ask (``Administration.answered``).
         clock: seconds, never going back.
         password_file: has the password of the server where the URL has none.
 

@@ -55,7 +55,7 @@ class Revoked(msgspec.Struct, tag="revoked"):
 
 
 class Question(msgspec.Struct, tag="question"):
-    """What one process asks those of other gateways (``service.answered``)."""
+    """What one process asks those of other gateways (``Administration.answered``)."""
 
     gateway: Short
     name: Short

@@ -22,7 +22,6 @@ import functools
 import logging
 import os
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final

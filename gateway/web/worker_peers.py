@@ -48,7 +48,7 @@ class WorkerPeers:
         folder: the directory they share; it exists, mode 0700.
         name: of this worker, different for each incarnation.
         own: makes this worker's counts.
-        answer: to what another worker asks about this worker's sessions (``service.answered``).
+        answer: to what another worker asks about this worker's sessions (``Administration.answered``).
     """
 
     def __init__(
