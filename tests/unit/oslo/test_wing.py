@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import broker.oslo
+from broker.oslo.client import message_ids, replies, sent_messages
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from tests.bench.targets import TARGETS, Row
 from tests.live.oslo import OLDER
@@ -18,6 +19,19 @@ from tests.tables import for_each
 ROOT = Path(__file__).resolve().parents[3]
 WING = ROOT / "broker" / "oslo"
 GUIDE = ROOT / "deploy" / "oslo" / "README.md"
+SENT_AGAIN = f"the latest {sent_messages.SENT_MSGS:_} messages"
+SENT_MIB = f"{sent_messages.SENT_BYTES >> 20} MiB"
+BOUNDS = {
+    "broker/oslo/README.md": (
+        f"a window of {message_ids.WINDOW:_} before it",
+        f"{SENT_AGAIN} of a pipeline, {SENT_MIB}, {sent_messages.SENT_S:.0f} s",
+        f"the latest {replies.ANSWERS_MAX:_} answers of a server process, {replies.ANSWERS_BYTES >> 20} MiB",
+    ),
+    "docs/guides/oslo.md": (f"{SENT_AGAIN} and {SENT_MIB}",),
+    "deploy/oslo/README.md": (f"{SENT_AGAIN} and {SENT_MIB}",),
+    "deploy/oslo/MIGRATING.md": (f"{SENT_AGAIN} and {SENT_MIB}",),
+}
+"""What a page says of messages that are sent again and of ids that are known again, from the constants themselves."""
 PATTERNS = ("oslo_calls_1", "oslo_calls_16", "oslo_cast", "oslo_fanout", "oslo_notify")
 """Rows of the benchmark whose figure is how many times RabbitMQ's."""
 
@@ -104,3 +118,10 @@ def test_the_journey_of_a_call_names_what_is_there():
         for name in names:
             found = getattr(found, name)
         assert found.__doc__, step
+
+
+@for_each("page", sorted(BOUNDS))
+def test_pages_give_the_bounds_that_are_in_force(page: str) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    for bound in BOUNDS[page]:
+        assert bound.replace("_", " ") in text, bound
