@@ -674,7 +674,8 @@ class Jobs(State):
     # -- results --------------------------------------------------------------------------------
 
     def record(self, attempt: Attempt, status: int, body: bytes, now: float) -> None:
-        """The worker of ``attempt`` brought the first final result of a part that stands in no queue."""
+        """The worker of ``attempt`` brought the first final result of a part."""
+        self.withdraw(attempt.part)  # it had to stop: the part went to somebody else, and waits again
         if attempt.content is not None and status == 200 and not bodies.says_failed(body):
             body = bytes(attempt.content)
         worker = attempt.worker.name

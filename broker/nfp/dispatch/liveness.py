@@ -201,9 +201,11 @@ class Liveness:
                 missing.append(attempt)
         self._jobs.give_back_lost(missing, "came back without the job", now)
         if connection.lists:
-            may_begin = [
-                uuid for uuid, held in offer.jobs.items() if self._holds(worker, connection, uuid, held, now)
-            ]
+            may_begin = []
+            for uuid, held in offer.jobs.items():
+                if self._holds(worker, connection, uuid, held, now):
+                    may_begin.append(uuid)
+                self._jobs.closed_jobs.put_back()  # it may list all there are
             if may_begin:
                 connection.confirm(may_begin, self._jobs.journal.position)
 

@@ -130,8 +130,10 @@ class Job:
         self.body = b""
 
     def leave_to_store(self) -> None:
-        """The store alone has what takes room."""
+        """The store alone has what takes room; a worker that has to stop a part may hold that for long."""
         self.step(STORE)
+        for part in self.parts.values():
+            part.body = b""
         self.body, self.parts = b"", {}
 
     def has_body(self, body: bytes) -> bool:

@@ -123,6 +123,23 @@ def test_what_the_store_has_lost_is_unknown_or_new(stored):
     assert in_the_store(bench) == uuids[2:]
 
 
+def test_what_a_worker_lists_is_read_one_by_one_and_costs_no_memory(stored):
+    """It may list all jobs there are, and has them for as long as it likes."""
+    bench, uuids = stored
+    there, read = [], bench.journal.closed
+
+    def closed(asked):
+        there.append(in_memory(bench))
+        return read(asked)
+
+    bench.journal.closed = closed
+    worker = bench.register("w1", ours=True, jobs=dict.fromkeys(uuids, (1, "running")))
+    assert there == [[]] * 3
+    assert [packet.uuid for packet in worker.take() if packet.command is Command.DELETE] == uuids
+    held = bench.dispatcher._jobs.registry.workers["w1"].attempts.values()
+    assert [(attempt.state, attempt.part.body) for attempt in held] == [("stopping", b"")] * 3
+
+
 # -- failures -------------------------------------------------------------------------------------
 
 

@@ -634,6 +634,19 @@ def test_the_first_final_result_wins(winner):
     assert [(op.worker, op.attempt) for op in bench.journal.of(Finished)] == [(worker.name, 1 + winner)]
 
 
+def test_a_job_that_waits_again_is_over_when_who_has_to_stop_it_brings_its_result():
+    bench = Bench()
+    client, uuid, (first, old), (second, _) = two_workers_at_one_job(bench, ours=True)
+    bench.lose(second)
+    bench.pass_time(3)
+    assert bench.job(uuid).slots[0].state == "waiting"
+    body = bench.finish(first, old)
+    assert [packet.data for packet in client.take() if packet.status == 200] == [body]
+    assert [view.queued for view in bench.dispatcher.services()] == [0]
+    assert posts(bench.register("w3", ours=True)) == []
+    assert [op.worker for op in bench.journal.of(Finished)] == ["w1"]
+
+
 def test_the_first_announcement_of_deployed_workers_wins():
     bench = Bench()
     client, _, (first, old), (second, new) = two_workers_at_one_job(bench)
