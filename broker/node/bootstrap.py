@@ -106,7 +106,7 @@ async def serve(
     keep_log(node)
     task = asyncio.current_task()
     assert task is not None
-    _on_signals(leave, leave_with, task)
+    _on_signals(leave_with, task)
     if reread is not None:
         reload = Reload(node, reread)
         _on_hangup(reload.request, leave_with)
@@ -152,10 +152,13 @@ def keep_log(node: Node) -> None:
     log.addHandler(RingHandler(node.services.find(Log).note))
 
 
-def _on_signals(leave: asyncio.Event, leave_with: Callable[[str], None], task: asyncio.Task[int]) -> None:
+def _on_signals(leave_with: Callable[[str], None], task: asyncio.Task[int]) -> None:
+    told: list[str] = []
+
     def signalled(name: str) -> None:
-        if leave.is_set():
+        if told:  # not that it leaves: the first may come with the word of the parent, which leaves, too
             task.cancel()
+        told.append(name)
         leave_with(name)
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -23,6 +23,7 @@ from broker.transport.unix import transport as unix
 from broker.wire.message import RESPONSE
 from broker.wire.payload import decode_json
 from tests.live.own_log import own_log
+from tests.tables import for_each
 from tests.unit.node.desk import Far, ask, run, until
 
 KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
@@ -279,6 +280,26 @@ def test_what_runs_beside_comes_after_the_broker_and_leaves_before_it(rundir):
 
     assert bootstrap.run(node_of(rundir), ready=ready, beside=beside) == endings.OK
     assert seen == [("enter", True), "ready", ("leave", "run")]
+
+
+@for_each("signals", [1, 2])
+def test_the_first_signal_to_one_that_leaves_with_its_tree_cuts_nothing_short(signals, rundir):
+    """A signal may come with the news that rank 0 leaves: a machine that shuts down, a launcher that was killed."""
+    left = []
+
+    @contextlib.asynccontextmanager
+    async def beside(_node):
+        yield
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.05)
+        left.append("in order")
+
+    def ready(node):
+        node.context.leave("the instance is shutting down")
+
+    assert bootstrap.run(node_of(rundir), ready=ready, beside=beside) == endings.OK
+    assert left == ["in order"][: 2 - signals]
 
 
 def test_what_cannot_run_beside_ends_the_broker(rundir, capsys):
