@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import textwrap
@@ -18,11 +19,12 @@ def width() -> int:
     """Columns of a page that is printed now."""
     # As shutil.get_terminal_size, which would bring three compressors into every broker: argparse makes a formatter,
     # and asks for its width, with each option that is added.
-    try:
-        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
-    except (ValueError, OSError):  # no number; no terminal, or no standard output at all
-        columns = WIDTH
-    return min(WIDTH, columns)
+    said = os.environ.get("COLUMNS", "")
+    columns = int(said) if said.isdecimal() else 0
+    if not columns:
+        with contextlib.suppress(OSError):  # no terminal, or no standard output at all
+            columns = os.get_terminal_size().columns
+    return min(WIDTH, columns or WIDTH)  # a terminal whose size nobody has set has 0
 
 
 def fit(text: str, columns: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
 import shlex
 import signal
 import sys
@@ -178,6 +179,7 @@ class Launcher:
             Failed: a rank ended before all had joined. HeadgateError: no broker is left to wait for. TimeoutError.
         """
         began, loop = time.monotonic(), asyncio.get_running_loop()
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # of the command; the tree needs more
         with opened(AWAITED) as signals:
             loop.add_reader(signals, self._take, signals)
             try:
@@ -189,7 +191,8 @@ class Launcher:
                     raise exits.Failed(*self._tree.failure())
                 if wait:
                     return await self._until_told(time.monotonic() - began)
-                self._command = Command(words or self._shell(), environment(self._uris[0]) | self._variables)
+                environ = environment(self._uris[0]) | self._variables
+                self._command = Command(words or self._shell(), environ, descriptors)
                 return await self._command.run()
             finally:
                 self._command = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -58,11 +59,16 @@ class Command:
     Args:
         words: the program and its arguments.
         environ: its whole environment.
+        descriptors: how many it may open, soft and hard: as many as whoever started us allows. We may have asked for
+            more, and programs that use select(2) take no more than 1024.
     """
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, words: Sequence[str], environ: Mapping[str, str], descriptors: tuple[int, int]
+    ) -> None:
         self._words = list(words)
         self._environ = environ
+        self._descriptors = descriptors
         self._process: subprocess.Popen[bytes] | None = None
         self._insist: list[asyncio.TimerHandle] = []
 
@@ -91,6 +97,7 @@ class Command:
             for number in BLOCKED:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._descriptors)
             follow()
 
         return subprocess.Popen(

@@ -115,6 +115,13 @@ def test_a_command_that_ends_badly(words, code, said, here):
     assert (done.returncode, without_progress(done.stderr)) == (code, said)
 
 
+def test_a_command_may_open_as_many_descriptors_as_its_user_allows():
+    """Not as many as the tree needs: programs that use select(2) would fail."""
+    command = ["bash", "-c", 'ulimit -Sn 500; exec "$@" -- bash -c "ulimit -n"', "-", *START, "--size", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
+    assert done.stdout == "500\n"
+
+
 def test_shell_is_the_default_command(here):
     shell = here.parent / "shell"
     shell.write_text("#!/bin/sh\necho shell $#\n")

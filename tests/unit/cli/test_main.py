@@ -108,6 +108,14 @@ def test_help_is_as_wide_as_the_terminal(words, columns, capsys, monkeypatch):
     assert not [line for line in wide if not line.startswith("  ") or "   " in line.strip()], wide
 
 
+@for_each("columns", ["", "0", "-5", "many"])
+def test_help_in_a_terminal_that_nobody_has_given_a_size(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((0, 0)))
+    assert main(["--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 80
+
+
 @for_each("rank", ["4294967294", "99999999999", "-1"])
 def test_a_rank_that_no_broker_can_have(rank, capsys):
     assert main(["rpc", "--rank", rank, "attr.get"]) == exits.USAGE
