@@ -1,12 +1,15 @@
 """How a server of oslo.messaging gets its messages: the threads of its executor take them, or a thread polls.
 
-A thread that polls puts each message into the executor's queue, which wakes a thread for it. With an endpoint that is
-quick, whoever was running takes that message, too, and the thread that was woken waits for the interpreter's lock to
-find nothing: more than all else that a cast takes at its server. So threads of the executor are asked for only as they
-have something to do (``Workers``), with the two names of oslo.messaging's server that its own callback uses.
+oslo.messaging's public interface is a callback, which puts each message into the executor's queue and wakes a thread
+for it, whether the thread of the sockets calls it or one that polls. With an endpoint that is quick, whoever was
+running takes that message, too, and the thread that was woken waits for the interpreter's lock to find nothing. A cast
+of 200 bytes takes 27 us of the server's CPU without the callback; with it, called by the thread of the sockets, 70 us,
+at half the casts/s. So threads of the executor are asked for only as they have something to do (``Workers``), with
+names of oslo.messaging's server that its own callback uses, which are private (``find_server``).
 
-Whatever is not that very callback with the executor of real threads is polled for: batches, executors that run the
-endpoint at once or in greenlets, callers that are no server of oslo.messaging.
+Polled for is whatever is not that very callback with the executor of real threads: a release that has renamed one of
+those names, batches, executors that run the endpoint at once or in greenlets, callers that are no server of
+oslo.messaging.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ class ServerListener(base.PollStyleListenerAdapter):  # type: ignore[misc]
 
     def start(self, on_incoming_callback: Callable[[list[Any]], None]) -> None:
         """Begin to hand messages over."""
-        server = server_behind(on_incoming_callback)
-        if server is None or self.batch_size != 1:
+        server = find_server(on_incoming_callback) if self.batch_size == 1 else None
+        if server is None:
             super().start(on_incoming_callback)
             return
         base.Listener.start(self, on_incoming_callback)
@@ -192,15 +195,24 @@ class Workers:
             self._closed = True
 
 
-def server_behind(callback: Callable[[list[Any]], None]) -> Any:
-    """The server whose callback that is, if it does no more than to put a message into the queue of an executor of real
-    threads; else None.
+def find_server(callback: Callable[[list[Any]], None]) -> Any:
+    """Returns the server whose callback that is, if the callback does no more than to put a message into the queue of
+    an executor of real threads, and the server has the names that are needed to do without it; else None.
     """
     server = getattr(callback, "__self__", None)
     if not isinstance(server, MessageHandlingServer) or natives.threads_are_green():
         return None
-    own = getattr(callback, "__func__", None) is MessageHandlingServer._on_incoming
-    known = hasattr(server, "_process_incoming") and hasattr(
-        getattr(server, "_work_executor", None), "submit"
-    )
-    return server if own and known and server.executor_type == _EXECUTOR else None
+    if getattr(server, "executor_type", "") != _EXECUTOR:
+        return None
+    known = getattr(MessageHandlingServer, "_on_incoming", None)
+    if known is None or not hasattr(server, "_process_incoming") or not _can_submit(server):
+        # nothing is wrong but the CPU that each message takes: another release, to which this room is to be fitted
+        log.warning(
+            "this release of oslo.messaging has renamed what its server is known by: messages are polled for"
+        )
+        return None
+    return server if getattr(callback, "__func__", None) is known else None
+
+
+def _can_submit(server: Any) -> bool:
+    return hasattr(getattr(server, "_work_executor", None), "submit")

@@ -1,11 +1,14 @@
 """The threads of a server's executor take messages, as many as have something to do; everybody else is polled for."""
 
 import os
+import queue
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import oslo_messaging
 import pytest
+from oslo_config import cfg
 from oslo_messaging.server import MessageHandlingServer
 
 from broker.oslo.contract import Address
@@ -303,7 +306,7 @@ def test_a_child_that_was_forked_while_a_thread_was_asked_for_can_stop(inbox):
 def test_everybody_else_is_polled_for(monkeypatch, server, size, green):
     inbox = MemoryIntake([("e", "t")])
     monkeypatch.setattr(handing.natives, "threads_are_green", lambda: green)
-    assert size > 1 or handing.server_behind(server._on_incoming) is None
+    assert size > 1 or handing.find_server(server._on_incoming) is None
     listener = listener_of(inbox, size=size)
     server.asked.submit = lambda call, incoming: call(incoming)
     listener.start(server._on_incoming)
@@ -321,3 +324,55 @@ def test_a_callback_that_is_no_servers_is_polled_for(inbox):
     server.wait_for(1)
     assert threading.current_thread() not in server.threads
     listener.stop()
+
+
+@for_each("name", ["_on_incoming", "_process_incoming", "_work_executor"])
+def test_a_release_that_has_renamed_what_is_private_to_its_server_is_polled_for(caplog, name):
+    class Renamed(MessageHandlingServer):
+        def __init__(self):
+            self.executor_type = "threading"
+            self.came = queue.Queue()
+            for each in {"_process_incoming", "_work_executor"} - {name}:
+                setattr(self, each, Asked())
+
+        _create_listener = None
+
+        def on_message(self, incoming):
+            self.came.put(incoming)
+
+    Renamed.__abstractmethods__ = frozenset()
+    inbox = MemoryIntake([("e", "t")])
+    caplog.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(MessageHandlingServer, "_process_incoming")
+        patch.setattr(MessageHandlingServer, "_on_incoming", Renamed.on_message)
+        server, listener = Renamed(), listener_of(inbox)
+        callback = server._on_incoming
+        if name == "_on_incoming":
+            patch.delattr(MessageHandlingServer, "_on_incoming")
+        listener.start(callback)
+        inbox.put(item(7))
+        assert [each.message["args"]["n"] for each in server.came.get(timeout=PATIENCE_S)] == [7]
+        assert "polled for" in caplog.text
+        listener.stop()
+
+
+@for_each("kind", ["rpc", "notifications"])
+def test_servers_of_this_release_are_not_polled_for(kind):
+    conf = cfg.ConfigOpts()
+    conf([], project="test", default_config_files=[])
+    target = oslo_messaging.Target(topic="t", server="s")
+    if kind == "rpc":
+        transport = oslo_messaging.get_rpc_transport(conf, url="fake:")
+        server = oslo_messaging.get_rpc_server(transport, target, [object()])
+    else:
+        transport = oslo_messaging.get_notification_transport(conf, url="fake:")
+        server = oslo_messaging.get_notification_listener(
+            transport, [target], [object()], executor="threading"
+        )
+    server.start()
+    try:
+        assert handing.find_server(server._on_incoming) is server
+    finally:
+        server.stop()
+        server.wait()
