@@ -34,7 +34,7 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     driver.handing.Workers                        a thread of the server's executor takes it and runs the endpoint
     driver.incoming.ZmqIncoming.reply             the result, or the exception, becomes a body
     [the server's thread of the sockets]
-    client.replies.Replies.send                   to the proxy; kept for a while, should it be asked for again
+    client.replies.ReplyCache.send                   to the proxy; kept for a while, should it be asked for again
     [the proxy]
     proxy.call.CallProxy.replied                  was this call given to this server? to the client's connection
     [the client's thread of the sockets]

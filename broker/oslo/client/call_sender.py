@@ -19,11 +19,10 @@ from typing import Final
 from broker.awake import StallMeter
 from broker.oslo.client.cast_sender import CastSender
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.client.message_ids import MessageIds
 from broker.oslo.client.node_link import Cast, LinkHandlers, NodeLink
-from broker.oslo.client.node_links import NodeLinks
-from broker.oslo.client.parts import ClientParts
+from broker.oslo.client.node_links import ClientContext, NodeLinks
 from broker.oslo.client.pending_calls import PendingCall, PendingCalls
+from broker.oslo.client.repeats import MessageIds
 from broker.oslo.client.retry_queue import RetryQueue
 from broker.oslo.client.routing import Servers
 from broker.oslo.client.timeout_text import timeout_text
@@ -51,22 +50,22 @@ class CallSender:
         call_links, cast_links: sockets to nodes.
     """
 
-    def __init__(self, parts: ClientParts) -> None:
+    def __init__(self, context: ClientContext) -> None:
         self.calls = PendingCalls()
         self.ids = MessageIds()
-        self._reactor = parts.reactor
-        self._settings = parts.settings
-        self._routes = parts.routes
-        self._handoff = parts.handoff
-        self._counters = parts.counters
+        self._reactor = context.reactor
+        self._settings = context.settings
+        self._routes = context.routes
+        self._submit_queue = context.submit_queue
+        self._counters = context.counters
         self._chooser: Chooser = Chooser()
-        self._retries = RetryQueue(parts.reactor, parts.routes, self._place)
+        self._retries = RetryQueue(context.reactor, context.routes, self._place)
         self._alarm: Timer | None = None
         self._alarm_s = 0.0
-        self._stall = StallMeter(parts.reactor.now)
+        self._stall = StallMeter(context.reactor.now)
         self._closed = False
         self.call_links: NodeLinks[PendingCall] = NodeLinks(
-            parts,
+            context,
             LinkHandlers(
                 Pipeline.CALL,
                 pack=self._packed_call,
@@ -78,7 +77,7 @@ class CallSender:
             ),
             self._moved,
         )
-        self._cast_sender = CastSender(parts, self._chooser, self._cast_by_call, self._moved)
+        self._cast_sender = CastSender(context, self._chooser, self._cast_by_call, self._moved)
         self.cast = self._cast_sender.cast
         self.cast_links = self._cast_sender.links
 
@@ -369,7 +368,7 @@ class CallSender:
 
     def _moved(self) -> None:
         """Some link is up, down, full or has room."""
-        self._handoff.wake()
+        self._submit_queue.wake()
         self._retries.soon()
 
     # ------------------------------------------------------------ end

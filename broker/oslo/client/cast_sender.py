@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.client.message_ids import MessageIds
 from broker.oslo.client.node_link import Cast, LinkHandlers, NodeLink
-from broker.oslo.client.node_links import NodeLinks
-from broker.oslo.client.parts import ClientParts
-from broker.oslo.client.sent_messages import SentMessages
+from broker.oslo.client.node_links import ClientContext, NodeLinks
+from broker.oslo.client.repeats import MessageIds, ResendBuffer
 from broker.oslo.contract import Address
 from broker.oslo.frames import NO_ID, Flag, Kind, encode
 from broker.oslo.names import Pipeline
@@ -34,29 +32,29 @@ class CastSender:
 
     def __init__(
         self,
-        parts: ClientParts,
+        context: ClientContext,
         chooser: Chooser,
         by_call: Callable[[Cast], None],
         moved: Callable[[], None],
     ) -> None:
         self.closed = False
-        self._reactor = parts.reactor
+        self._reactor = context.reactor
         self._ids = MessageIds()
-        self._sent: SentMessages[Cast] = SentMessages()
-        self._routes = parts.routes
-        self._handoff = parts.handoff
-        self._counters = parts.counters
+        self._sent: ResendBuffer[Cast] = ResendBuffer()
+        self._routes = context.routes
+        self._submit_queue = context.submit_queue
+        self._counters = context.counters
         self._chooser = chooser
         self._by_call = by_call
         self.links: NodeLinks[Cast] = NodeLinks(
-            parts,
+            context,
             LinkHandlers(Pipeline.CAST, self._pack, self._posted, None, self._stalled, self._again),
             moved,
         )
 
     def cast(self, cast: Cast) -> None:
         """A cast that was handed over."""
-        self._handoff.take(cast.size)
+        self._submit_queue.take(cast.size)
         if self.closed:
             self._counters.count("unflushed")
             return

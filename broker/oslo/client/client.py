@@ -17,21 +17,24 @@ What is counted (``reactor.counters``; each also says what was lost, so that not
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any, Final
 
 from broker.oslo.client.call_sender import CallSender
 from broker.oslo.client.folder import TrustedFolder
-from broker.oslo.client.handoff import Handoff
-from broker.oslo.client.parts import ClientParts
+from broker.oslo.client.node_links import ClientContext
 from broker.oslo.client.publishing import Fanouts, Notifications
 from broker.oslo.client.registrations import ListenerRegistrations
 from broker.oslo.client.routing import RoutingTable
+from broker.oslo.client.submit_queue import SubmitQueue
 from broker.oslo.client.waiting import Waiter
-from broker.oslo.contract import Settings
+from broker.oslo.contract import Address, Closed, Settings, Undelivered
 from broker.oslo.reactor import Reactor, natives
 from broker.oslo.reactor.counters import Counters
+
+log = logging.getLogger("headgate.oslo")
 
 FLUSH_LOOK_S: Final = 0.005
 QUIET_S: Final = 60.0
@@ -41,8 +44,8 @@ QUIET_S: Final = 60.0
 class Client:
     """One set of sockets, shared by all sessions of equal settings.
 
-    ``post``, ``end_inboxes``, ``handoff``, ``routing`` (its lookups) and ``over`` are for any thread; all else is for
-    the reactor's.
+    ``submit``, ``post``, ``end_inboxes``, ``submit_queue``, ``routes`` (its lookups) and ``over`` are for any thread;
+    all else is for the reactor's.
 
     Attributes:
         users: sessions; under the lock of the process's state.
@@ -54,7 +57,7 @@ class Client:
         self.settings = settings
         self.users = 0
         self.over = self.failed = False
-        self.handoff = Handoff()
+        self.submit_queue = SubmitQueue()
         self.counters = Counters(reactor, quiet_s=QUIET_S)
         self._reactor = reactor
         self._pid = os.getpid()
@@ -63,10 +66,10 @@ class Client:
         self._flush_until_s = 0.0
         folder = TrustedFolder(reactor, settings.ipc_dir, self.counters.say)
         routes = self.routes = RoutingTable(reactor, settings, folder, self._directory_changed)
-        parts = ClientParts(reactor, settings, routes, folder, self.handoff, self.counters)
-        self.sender = CallSender(parts)
-        self.fanouts = Fanouts(parts)
-        self.notifications = Notifications(parts)
+        context = ClientContext(reactor, settings, routes, folder, self.submit_queue, self.counters)
+        self.sender = CallSender(context)
+        self.fanouts = Fanouts(context)
+        self.notifications = Notifications(context)
         self.registrations = ListenerRegistrations(
             reactor, settings, folder, self.counters, self.post, routes.home_is, routes.lists
         )
@@ -77,6 +80,64 @@ class Client:
             return False
         self._call(call, *args)
         return not self.over
+
+    def submit(
+        self,
+        take: Callable[[Any], None],
+        parcel: Any,
+        address: Address,
+        retry: int | None,
+        full: Callable[[], bool],
+        *,
+        patient: bool = True,
+    ) -> None:
+        """Hand ``parcel`` over to ``take`` in the thread of the sockets as soon as there is room.
+
+        Args:
+            take: called with ``parcel`` there.
+            parcel: the message, with its ``size`` in bytes.
+            address: where it goes, for what is said of it.
+            retry: how often to wait for room, ``retry_s`` each time; None or -1 for ever.
+            full: says that there is none at the nodes.
+            patient: without a directory, wait for one as often as ``retry`` allows; otherwise only ``ready_s``.
+
+        Raises:
+            Undelivered: there was no room, or nothing is known of who listens where. Closed.
+        """
+        if self.is_ours():
+            retry = 0  # whoever could make room is waiting for us
+        elif not self.routes.synced:
+            self._await_directory(address, retry if patient else 0)
+        left = -1 if retry is None else retry
+        while full() or not self.submit_queue.give(parcel.size):
+            if self.over:
+                raise Closed(f"{address}: the session is closed")
+            if left == 0:
+                raise Undelivered(
+                    f"{address}: not handed over, its queue is full ({(retry or 0) + 1} attempts)"
+                )
+            left -= 1
+            self.submit_queue.wait(
+                self.settings.retry_s, lambda: self.over or (not full() and self.submit_queue.has_room())
+            )
+        if not self.post(take, parcel):
+            raise Closed(f"{address}: the session is closed")
+
+    def _await_directory(self, address: Address, retry: int | None) -> None:
+        left = -1 if retry is None else retry
+        wait_s = self.settings.ready_s
+        while not self.routes.wait_synced(wait_s):
+            if self.over:
+                raise Closed(f"{address}: the session is closed")
+            if left == 0:
+                raise Undelivered(
+                    f"{address}: not sent, since nothing is known of who listens where: no answer from"
+                    f" {self.routes.whereabouts()} within {self.settings.ready_s:g} s"
+                )
+            if wait_s == self.settings.ready_s:
+                log.warning("%s: no answer from %s, still waiting", address, self.routes.whereabouts())
+            left -= 1
+            wait_s = self.settings.retry_s
 
     def is_ours(self) -> bool:
         """Whether the caller is the thread of the sockets, which must not wait for itself."""
@@ -116,7 +177,7 @@ class Client:
     def _flush(self, closed: Callable[[Client], None]) -> None:
         now = self._reactor.now()
         waiting = (
-            self.handoff.waiting
+            self.submit_queue.waiting
             + self.sender.waiting
             + self.fanouts.waiting
             + self.notifications.waiting
@@ -135,7 +196,7 @@ class Client:
         self.notifications.close(linger_ms)
         self.fanouts.close(linger_ms)
         self.sender.close(linger_ms)
-        self.handoff.wake()
+        self.submit_queue.wake()
 
     def abandon(self) -> None:
         """The thread has failed: nobody must wait for ever."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
 from broker.oslo.client.inbox_credit import InboxCredit
-from broker.oslo.client.replies import Replies
+from broker.oslo.client.replies import ReplyCache
 from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, fanout_filter, refusal
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.reactor import Reactor
@@ -48,7 +48,7 @@ class Delivery:
         send: Callable[[Pipeline, Frames], bool],
     ) -> None:
         self.inboxes: dict[str, ClientInbox] = {}
-        self.replies = Replies(partial(send, Pipeline.CALL))
+        self.replies = ReplyCache(partial(send, Pipeline.CALL))
         self._reactor = reactor
         self._counters = counters
         self._send = send

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.oslo.client.inbox_credit import InboxCredit
-from broker.oslo.client.message_ids import SeenMessages
+from broker.oslo.client.repeats import Deduplicator
 from broker.oslo.client.waiting import Waiter, Waiters, new_waiter
 from broker.oslo.contract import Address
 from broker.oslo.frames import Envelope, Kind, due_of
@@ -191,7 +191,7 @@ class ClientInbox:
         self._items: deque[ReceivedMessage] = deque()
         self._waiters = Waiters()
         self._put_bytes = self._taken_bytes = 0
-        self._seen = SeenMessages()
+        self._seen = Deduplicator()
         self._told: Callable[[], None] | None = None
         self._stopping = self._stopped = self._closed = False
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import zmq
 
-from broker.oslo.client.sent_messages import Sized
+from broker.oslo.client.repeats import Sized
 from broker.oslo.contract import Address
 from broker.oslo.frames import NO_ID
 from broker.oslo.names import Pipeline

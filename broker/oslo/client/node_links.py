@@ -9,16 +9,20 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, NamedTuple
 
 import zmq
 
 from broker.awake import StallMeter
 from broker.errors import HeadgateError
+from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.node_link import LinkHandlers, NodeLink, Parcel
-from broker.oslo.client.parts import ClientParts
+from broker.oslo.client.routing import RoutingTable
+from broker.oslo.client.submit_queue import SubmitQueue
+from broker.oslo.contract import Settings
 from broker.oslo.names import Pipeline, entry_file
-from broker.oslo.reactor import Timer
+from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.oslo.records import State
 from broker.transport.curve import Certificate, CurveClient, generate, load
@@ -36,12 +40,26 @@ _KINDS: Final = {
 }
 
 
+class ClientContext(NamedTuple):
+    """What the senders of one client share.
+
+    All of it but ``submit_queue`` and the lookups of ``routes`` is for the thread of the sockets.
+    """
+
+    reactor: Reactor
+    settings: Settings
+    routes: RoutingTable
+    folder: TrustedFolder
+    submit_queue: SubmitQueue
+    counters: Counters
+
+
 class NodeLinks(Generic[Parcel]):
     """The links of one pipeline.
 
     Args:
-        parts: of the client; ``routes`` says where a node's pipeline is, and whether a node is the one whose ``folder``
-            we have.
+        context: of the client; ``routes`` says where a node's pipeline is, and whether a node is the one whose
+            ``folder`` we have.
         changed: called when a link has room again, or is up or down.
 
     Attributes:
@@ -51,22 +69,22 @@ class NodeLinks(Generic[Parcel]):
     """
 
     def __init__(
-        self, parts: ClientParts, handlers: LinkHandlers[Parcel], changed: Callable[[], None]
+        self, context: ClientContext, handlers: LinkHandlers[Parcel], changed: Callable[[], None]
     ) -> None:
-        self.reactor = parts.reactor
-        self.settings = parts.settings
+        self.reactor = context.reactor
+        self.settings = context.settings
         self.pipeline = handlers.pipeline
         self.down: frozenset[str] = frozenset()
         self.full: frozenset[str] = frozenset()
         self.bad: frozenset[str] = frozenset()
         self.blocking: frozenset[str] = frozenset()
         self._handlers = handlers
-        self._stall = StallMeter(parts.reactor.now)
-        self._state = parts.routes.state
-        self._is_home = parts.routes.is_home
-        self._folder = parts.folder
+        self._stall = StallMeter(context.reactor.now)
+        self._state = context.routes.state
+        self._is_home = context.routes.is_home
+        self._folder = context.folder
         self._changed = changed
-        self._counters = parts.counters
+        self._counters = context.counters
         self._links: dict[str, NodeLink[Parcel]] = {}
         self._watched: dict[NodeLink[Parcel], None] = {}
         self._retired: set[NodeLink[Parcel]] = set()

@@ -16,12 +16,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from broker.oslo.client.chooser import PoolChooser
-from broker.oslo.client.message_ids import MessageIds
 from broker.oslo.client.node_link import LinkHandlers, NodeLink
-from broker.oslo.client.node_links import NodeLinks
-from broker.oslo.client.parts import ClientParts
+from broker.oslo.client.node_links import ClientContext, NodeLinks
 from broker.oslo.client.publishing_link import Copy, PublishingLink
-from broker.oslo.client.sent_messages import SentMessages
+from broker.oslo.client.repeats import MessageIds, ResendBuffer
 from broker.oslo.frames import Kind, encode, fanout_filter, notify_filter
 from broker.oslo.names import CHOSEN_MAX, Pipeline
 from broker.oslo.reactor import Timer
@@ -61,14 +59,14 @@ class Publisher(ABC):
     pipeline: Pipeline
     what: str
 
-    def __init__(self, parts: ClientParts) -> None:
-        self._reactor = parts.reactor
-        self._settings = parts.settings
-        self._routes = parts.routes
-        self._handoff = parts.handoff
-        self._counters = parts.counters
+    def __init__(self, context: ClientContext) -> None:
+        self._reactor = context.reactor
+        self._settings = context.settings
+        self._routes = context.routes
+        self._submit_queue = context.submit_queue
+        self._counters = context.counters
         self._ids = MessageIds()
-        self._sent: SentMessages[Copy] = SentMessages()
+        self._sent: ResendBuffer[Copy] = ResendBuffer()
         self._early: deque[Publication] = deque()
         """Handed over before any directory has answered."""
         self._timer: Timer | None = None
@@ -76,7 +74,7 @@ class Publisher(ABC):
         self._keys: dict[bytes, tuple[str, str]] = {}
         self._closed = False
         self.links: NodeLinks[Copy] = NodeLinks(
-            parts,
+            context,
             LinkHandlers(
                 self.pipeline,
                 pack=_frames,
@@ -86,7 +84,7 @@ class Publisher(ABC):
                 again=self._again,
                 link_class=partial(PublishingLink, unreached=self._not_reached),
             ),
-            parts.handoff.wake,
+            context.submit_queue.wake,
         )
 
     # ------------------------------------------------------------ each kind
@@ -116,7 +114,7 @@ class Publisher(ABC):
 
     def publish(self, publication: Publication) -> None:
         """A publication that was handed over."""
-        self._handoff.take(publication.size)
+        self._submit_queue.take(publication.size)
         if self._closed:
             self._counters.count("unflushed")
             return
@@ -290,8 +288,8 @@ class Notifications(Publisher):
     pipeline = Pipeline.NOTIFY
     what = "notifications"
 
-    def __init__(self, parts: ClientParts) -> None:
-        super().__init__(parts)
+    def __init__(self, context: ClientContext) -> None:
+        super().__init__(context)
         self._chooser = PoolChooser()
         self._nodes: dict[tuple[str, str], tuple[object, tuple[str, ...]]] = {}
 

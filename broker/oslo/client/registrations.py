@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from broker.backoff import Backoff
 from broker.oslo.client.control_link import ControlLink
 from broker.oslo.client.delivery import Delivery
 from broker.oslo.client.folder import TrustedFolder
-from broker.oslo.client.given_back import GivenBack
 from broker.oslo.client.inbox import ClientInbox, Post, ReceivedMessage
 from broker.oslo.client.subscriptions import ClientSubscriptions
 from broker.oslo.contract import Settings
@@ -35,6 +36,12 @@ CREDIT_LOOK_S: Final = 0.2
 half a second (``proxy.back_pressure``)."""
 LISTED_LOOK_S: Final = 0.004
 """Between two looks whether the directory lists a listener: what this process sends next shall find it."""
+
+
+FIRST_S: Final = 0.01
+LONGEST_S: Final = 1.0
+KNOWN_MAX: Final = 4096
+"""Notifications that are remembered, those given back last."""
 
 
 class ListenerRegistrations:
@@ -303,3 +310,23 @@ class ListenerRegistrations:
     def status(self) -> dict[str, Any]:
         """For status."""
         return {"listeners": len(self._inboxes), "numbers": self._delivery.numbers}
+
+
+class GivenBack:
+    """The notifications that one process has given back lately, and how long each waits before it leaves (pure).
+
+    A listener that gives back what it cannot do at present would get it again at once, as often as the machine allows.
+    The first time it leaves nearly at once; each time that it comes back and is given back again it waits longer.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[Backoff, float]] = OrderedDict()
+
+    def pause_s(self, number: bytes, now: float) -> float:
+        """The notification ``number`` is given back at ``now``: how long it waits. When it stayed away, anew."""
+        anew = (Backoff(FIRST_S, LONGEST_S, spread=False), now)
+        law, last_s = self._known.pop(number, anew)
+        self._known[number] = law, now
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        return law.after(now - last_s)

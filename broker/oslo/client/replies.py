@@ -27,7 +27,7 @@ _KEY_AT: Final = 16
 """In an envelope: stamp and id. Who asks again has to have the credentials of who asked."""
 
 
-class Replies:
+class ReplyCache:
     """For the thread of the sockets.
 
     Args:

@@ -17,7 +17,6 @@ from broker.oslo.client.inbox import ClientInbox
 from broker.oslo.client.node_link import Cast
 from broker.oslo.client.pending_calls import Answer, PendingCall
 from broker.oslo.client.publishing import Publication
-from broker.oslo.client.submit import submit
 from broker.oslo.client.waiting import bounded, new_waiter
 from broker.oslo.contract import (
     Address,
@@ -214,7 +213,7 @@ class ClientSession:
         def full() -> bool:
             return bool(links.full) and links.full.issuperset(client.routes.nodes(address) or ("",))
 
-        submit(client, client.sender.cast, Cast(address, body), address, retry, full)
+        client.submit(client.sender.cast, Cast(address, body), address, retry, full)
 
     def _cast_confirmed(self, address: Address, body: bytes, retry: int | None) -> None:
         waiter = new_waiter()
@@ -243,7 +242,7 @@ class ClientSession:
             return fanouts.busy(address.exchange, address.topic)
 
         publication = Publication(address.exchange, address.topic, body)
-        submit(client, fanouts.publish, publication, address, retry, full, patient=False)
+        client.submit(fanouts.publish, publication, address, retry, full, patient=False)
 
     def notify(self, exchange: str, topic: str, body: bytes, *, retry: int | None = None) -> None:
         """Send to one listener of each pool at ``topic`` (its priority at the end); as ``fanout``."""
@@ -257,7 +256,7 @@ class ClientSession:
             return notifications.busy(exchange, topic)
 
         publication = Publication(exchange, topic, body)
-        submit(client, notifications.publish, publication, address, retry, full, patient=False)
+        client.submit(notifications.publish, publication, address, retry, full, patient=False)
 
     def _fits(self, client: Client, address: Address, body: bytes) -> None:
         if len(body) > client.routes.body_max:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import broker.oslo
-from broker.oslo.client import message_ids, replies, sent_messages
+from broker.oslo.client import repeats, replies
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from tests.bench.targets import TARGETS, Row
 from tests.live.oslo import OLDER
@@ -19,12 +19,12 @@ from tests.tables import for_each
 ROOT = Path(__file__).resolve().parents[3]
 WING = ROOT / "broker" / "oslo"
 GUIDE = ROOT / "deploy" / "oslo" / "README.md"
-SENT_AGAIN = f"the latest {sent_messages.SENT_MSGS:_} messages"
-SENT_MIB = f"{sent_messages.SENT_BYTES >> 20} MiB"
+SENT_AGAIN = f"the latest {repeats.SENT_MSGS:_} messages"
+SENT_MIB = f"{repeats.SENT_BYTES >> 20} MiB"
 BOUNDS = {
     "broker/oslo/README.md": (
-        f"a window of {message_ids.WINDOW:_} before it",
-        f"{SENT_AGAIN} of a pipeline, {SENT_MIB}, {sent_messages.SENT_S:.0f} s",
+        f"a window of {repeats.WINDOW:_} before it",
+        f"{SENT_AGAIN} of a pipeline, {SENT_MIB}, {repeats.SENT_S:.0f} s",
         f"the latest {replies.ANSWERS_MAX:_} answers of a server process, {replies.ANSWERS_BYTES >> 20} MiB",
     ),
     "docs/guides/oslo.md": (f"{SENT_AGAIN} and {SENT_MIB}",),

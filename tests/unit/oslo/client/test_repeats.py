@@ -4,9 +4,17 @@ import random
 
 from broker.identity import Credentials
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
-from broker.oslo.client.message_ids import SENDERS_MAX, WINDOW, MessageIds, SeenMessages
-from broker.oslo.client.replies import ANSWERS_BYTES, ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, Replies
-from broker.oslo.client.sent_messages import SENT_BYTES, SENT_MSGS, SENT_S, SentMessages
+from broker.oslo.client.repeats import (
+    SENDERS_MAX,
+    SENT_BYTES,
+    SENT_MSGS,
+    SENT_S,
+    WINDOW,
+    Deduplicator,
+    MessageIds,
+    ResendBuffer,
+)
+from broker.oslo.client.replies import ANSWERS_BYTES, ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, ReplyCache
 from broker.oslo.frames import Flag, Kind, decode, encode, not_repeated, repeated, stamped
 from broker.oslo.names import Reason
 
@@ -32,7 +40,7 @@ def test_the_flag_and_nothing_else():
 
 
 def test_what_was_added_is_known_in_whatever_order_it_came():
-    ids, seen = MessageIds(), SeenMessages()
+    ids, seen = MessageIds(), Deduplicator()
     heads = [head(ids.next()) for _ in range(WINDOW)]
     random.Random(1).shuffle(heads)
     half = WINDOW // 2
@@ -44,7 +52,7 @@ def test_what_was_added_is_known_in_whatever_order_it_came():
 
 
 def test_what_is_older_than_the_window_counts_as_seen():
-    ids, seen = MessageIds(), SeenMessages()
+    ids, seen = MessageIds(), Deduplicator()
     old, middle = head(ids.next()), head(ids.next())
     for _ in range(WINDOW - 1):
         last = head(ids.next())
@@ -58,7 +66,7 @@ def test_what_is_older_than_the_window_counts_as_seen():
 
 
 def test_senders_are_told_apart_and_nobody_speaks_for_another():
-    one, two, seen = MessageIds(), MessageIds(), SeenMessages()
+    one, two, seen = MessageIds(), MessageIds(), Deduplicator()
     number = one.next()
     seen.add(head(number))
     assert head(two.next()) not in seen
@@ -67,7 +75,7 @@ def test_senders_are_told_apart_and_nobody_speaks_for_another():
 
 
 def test_senders_are_bounded():
-    seen = SeenMessages()
+    seen = Deduplicator()
     heads = [head(MessageIds().next()) for _ in range(SENDERS_MAX + 1)]
     for each in heads:
         seen.add(each)
@@ -77,7 +85,7 @@ def test_senders_are_bounded():
 
 
 def test_who_goes_on_sending_is_remembered_however_many_others_come():
-    busy, seen = MessageIds(), SeenMessages()
+    busy, seen = MessageIds(), Deduplicator()
     first = head(busy.next())
     seen.add(first)
     for number in range(3 * SENDERS_MAX):
@@ -89,7 +97,7 @@ def test_who_goes_on_sending_is_remembered_however_many_others_come():
 
 
 def test_a_number_from_nowhere_costs_no_memory():
-    seen = SeenMessages()
+    seen = Deduplicator()
     seen.add(head(bytes(16)))
     seen.add(head(bytes(8) + b"\xff" * 8))
     assert max(mask.bit_length() for _newest, mask in seen._lately.values()) <= WINDOW
@@ -97,14 +105,14 @@ def test_a_number_from_nowhere_costs_no_memory():
 
 def test_less_is_kept_than_a_listener_tells_apart():
     assert SENT_MSGS < WINDOW
-    sent, link = SentMessages(), object()
+    sent, link = ResendBuffer(), object()
     for _ in range(3 * SENT_MSGS):
         sent.add(link, Message(), 0.0)
     assert len(sent) == SENT_MSGS
 
 
 def test_what_is_kept_is_bounded_in_bytes_and_time():
-    sent, link = SentMessages(), object()
+    sent, link = ResendBuffer(), object()
     for _ in range(5):
         sent.add(link, Message(SENT_BYTES // 2), 0.0)
     assert (len(sent), sent.bytes) == (2, 2 * (SENT_BYTES // 2))
@@ -119,7 +127,7 @@ def test_what_is_kept_is_bounded_in_bytes_and_time():
 
 
 def test_each_connection_has_its_own():
-    sent, one, two = SentMessages(), object(), object()
+    sent, one, two = ResendBuffer(), object(), object()
     messages = [Message() for _ in range(6)]
     for number, message in enumerate(messages):
         sent.add((one, two)[number % 2], message, 0.0)
@@ -139,7 +147,7 @@ class Line:
 
     def __init__(self):
         self.sent = []
-        self.replies = Replies(self.take)
+        self.replies = ReplyCache(self.take)
 
     def take(self, frames):
         self.sent.append((decode(frames[0]), *frames[1:]))

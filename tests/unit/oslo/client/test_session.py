@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from broker.oslo.client.given_back import FIRST_S, GivenBack
+from broker.oslo.client.registrations import FIRST_S, GivenBack
 from broker.oslo.client.session import ClientSession
 from broker.oslo.contract import Address, CallTimeout, Closed, Undelivered, Unroutable
 from broker.oslo.names import Pipeline

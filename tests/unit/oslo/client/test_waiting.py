@@ -3,7 +3,7 @@
 import threading
 import time
 
-from broker.oslo.client.handoff import Handoff
+from broker.oslo.client.submit_queue import SubmitQueue
 from broker.oslo.client.waiting import NativeWaiter, new_waiter
 from tests.live.oslo_raw import PATIENCE_S, until
 
@@ -36,41 +36,41 @@ def test_another_thread_wakes_it():
 
 
 def test_callers_may_hand_over_so_much_and_no_more():
-    handoff = Handoff(msgs_max=3, bytes_max=100)
-    assert [handoff.give(10) for _ in range(4)] == [True, True, True, False]
-    handoff.take(10)
-    assert handoff.give(10)
-    assert handoff.waiting == 3
+    submit_queue = SubmitQueue(msgs_max=3, bytes_max=100)
+    assert [submit_queue.give(10) for _ in range(4)] == [True, True, True, False]
+    submit_queue.take(10)
+    assert submit_queue.give(10)
+    assert submit_queue.waiting == 3
 
 
 def test_bytes_count_but_one_message_always_fits():
-    handoff = Handoff(msgs_max=10, bytes_max=100)
-    assert handoff.give(1_000)
-    assert not handoff.has_room()
-    assert not handoff.give(1)
-    handoff.take(1_000)
-    assert handoff.give(60)
-    assert not handoff.give(41)
+    submit_queue = SubmitQueue(msgs_max=10, bytes_max=100)
+    assert submit_queue.give(1_000)
+    assert not submit_queue.has_room()
+    assert not submit_queue.give(1)
+    submit_queue.take(1_000)
+    assert submit_queue.give(60)
+    assert not submit_queue.give(41)
 
 
 def test_who_waits_for_room_is_woken_when_half_of_it_is_free():
-    handoff = Handoff(msgs_max=4, bytes_max=1_000)
+    submit_queue = SubmitQueue(msgs_max=4, bytes_max=1_000)
     for _ in range(4):
-        assert handoff.give(1)
+        assert submit_queue.give(1)
     went_on = []
     thread = threading.Thread(
-        target=lambda: went_on.append(handoff.wait(PATIENCE_S, handoff.has_room)), daemon=True
+        target=lambda: went_on.append(submit_queue.wait(PATIENCE_S, submit_queue.has_room)), daemon=True
     )
     thread.start()
-    until(lambda: handoff._waiters, "somebody who waits")
-    handoff.take(1)
+    until(lambda: submit_queue._waiters, "somebody who waits")
+    submit_queue.take(1)
     assert not went_on
-    handoff.take(1)
+    submit_queue.take(1)
     thread.join(PATIENCE_S)
     assert went_on == [None]
 
 
 def test_nobody_waits_when_there_is_room_by_then():
-    handoff = Handoff()
-    handoff.wait(PATIENCE_S, lambda: True)
-    assert not handoff._waiters
+    submit_queue = SubmitQueue()
+    submit_queue.wait(PATIENCE_S, lambda: True)
+    assert not submit_queue._waiters

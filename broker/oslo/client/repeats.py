@@ -1,10 +1,12 @@
-"""Ids of messages, and which of them a listener has had: what is sent again after a lost connection runs once (pure).
+"""What is sent again after a lost connection, and how it runs once all the same: ids of messages, which of them a
+listener has had, and what libzmq took lately (pure).
 
 A connection that ends may lose what libzmq has taken. Senders therefore send again what they sent shortly before
-(``sent_messages``), with ``Flag.REPEATED``, and listeners drop what they have already. An id is 16 bytes: 8 random ones
-for each sender (a pipeline of a process) and a number that counts its messages. So a listener need not remember ids: it
-remembers the greatest number of each sender, and which of the ``WINDOW`` before that it has had. Whoever sends again
-keeps less than that.
+(``ResendBuffer``), with ``Flag.REPEATED``, and listeners drop what they have already (``Deduplicator``). An id is 16
+bytes: 8 random ones for each sender (a pipeline of a process) and a number that counts its messages. So a listener need
+not remember ids: it remembers the greatest number of each sender, and which of the ``WINDOW`` before that it has had.
+What is sent again is bounded by number, bytes and time; less than ``WINDOW`` are kept, so that whoever has one of them
+knows it.
 """
 
 # compiled: mypyc
@@ -13,7 +15,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Final
+from collections import deque
+from typing import Final, Generic, Protocol, TypeVar
 
 from broker.oslo.frames import HEAD_BYTES
 
@@ -40,7 +43,7 @@ class MessageIds:
         return self._sender + next(self._numbers).to_bytes(8)
 
 
-class SeenMessages:
+class Deduplicator:
     """The messages that one listener has had."""
 
     __slots__ = ("_before", "_lately")
@@ -86,3 +89,51 @@ class SeenMessages:
         if len(self._lately) >= SENDERS_MAX // 2:
             self._before, self._lately = self._lately, {}
         return known
+
+
+SENT_MSGS: Final = 4096
+"""More than a proxy that reads nothing for two seconds has in its sockets: one that has just begun, and ends again."""
+SENT_BYTES: Final = 4 << 20
+SENT_S: Final = 20.0
+"""Longer than a dead connection takes to be noticed (``tuning.KeepAlive``)."""
+
+
+class Sized(Protocol):
+    """Something that was sent."""
+
+    size: int
+
+
+Sent = TypeVar("Sent", bound=Sized)
+
+
+class ResendBuffer(Generic[Sent]):
+    """The latest messages of one pipeline, over all of its connections.
+
+    Attributes:
+        bytes: of all of them.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._sent: deque[tuple[float, object, Sent]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def add(self, link: object, message: Sent, now_s: float) -> None:
+        """``message`` went over ``link``; what is beyond the bounds is forgotten."""
+        sent = self._sent
+        sent.append((now_s, link, message))
+        self.bytes += message.size
+        while len(sent) > 1 and (
+            len(sent) > SENT_MSGS or self.bytes > SENT_BYTES or sent[0][0] < now_s - SENT_S
+        ):
+            self.bytes -= sent.popleft()[2].size
+
+    def take(self, link: object, now_s: float) -> list[Sent]:
+        """Forget what went over ``link``; returns what of it is young enough to be sent again, oldest first."""
+        taken = [message for sent_s, over, message in self._sent if over is link and sent_s >= now_s - SENT_S]
+        self._sent = deque(entry for entry in self._sent if entry[1] is not link)
+        self.bytes = sum(entry[2].size for entry in self._sent)
+        return taken

@@ -17,7 +17,7 @@ HANDED_MSGS: Final = 128
 HANDED_BYTES: Final = 8 << 20
 
 
-class Handoff:
+class SubmitQueue:
     """Counts on both sides: callers what they give, under a real lock; the thread of the sockets what it takes."""
 
     def __init__(self, msgs_max: int = HANDED_MSGS, bytes_max: int = HANDED_BYTES) -> None:
