@@ -21,7 +21,7 @@ from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
 from broker.nfp.names import ASKED_BY_MMI, Code, Command, Sender
 from broker.nfp.opening import read_any, read_object
-from broker.nfp.outcome import Failure, error_text
+from broker.nfp.outcome import STATUS_WORDS, Failure, error_text
 from broker.nfp.principal import Principal
 from broker.nfp.server.broker import NfpBroker
 from broker.nfp.targets import ALL, Target
@@ -29,6 +29,7 @@ from broker.nfp.targets import ALL, Target
 FEATURES: Final = frozenset({"push"})
 IDLE_MAX: Final = 256
 """Callers kept although nobody of them waits: a dashboard's user comes back every few seconds."""
+_ENDS: Final = tuple(STATUS_WORDS.values())
 LIMITS: Final = Limits(events_msgs=1024, events_bytes=4 << 20)
 """What one request keeps for its reader; older events make room, and the reader is told how many."""
 
@@ -48,6 +49,7 @@ class Caller(JobOwner):
         self.principal = principal
         self.jobs: dict[str, list[Job]] = {}
         self._expected: dict[Job, int] = {}
+        self._deleted: set[Job] = set()
         self.name = f"flux:{principal.userid}:{principal.standing}{f':{number}' if number else ''}"
         self.peer = broker.local_peer(principal, self.name, self._received, FEATURES)
         self.peer.on_lost = self._lost
@@ -101,8 +103,12 @@ class Caller(JobOwner):
 
     async def cancel(self, job: Job) -> bool:
         """See ``Job.cancel``; it waits for the answer."""
-        self.delete(job)
-        await job.wait()
+        self._deleted.add(job)
+        try:
+            self.delete(job)
+            await job.wait()
+        finally:
+            self._deleted.discard(job)
         return isinstance(job.error, JobCancelled)
 
     def abandon(self, job: Job, error: Exception | None = None) -> None:
@@ -121,6 +127,8 @@ class Caller(JobOwner):
                 continue
             fresh = not job.outcome.acknowledged
             job.received(packet)
+            if job in self._deleted and _was_over(packet):  # its results may go to somebody else
+                job.finish(None)
             if fresh and packet.status == Code.ACCEPTED and not job.workers:
                 job.note(
                     Event("dispatched", body={})
@@ -129,6 +137,11 @@ class Caller(JobOwner):
     def _lost(self, why: str) -> None:
         for job in [each for mine in self.jobs.values() for each in mine]:
             job.give_up(HeadgateError(f"the NFP broker has left: {why}", errno.EIO))
+
+
+def _was_over(packet: Packet) -> bool:
+    """Whether it answers the DELETE of a job that had ended before."""
+    return packet.status == Code.ACCEPTED and read_object(packet.data).get("status") in _ENDS
 
 
 def _take_answer(job: Job, packet: Packet) -> None:

@@ -209,7 +209,8 @@ class FluxService:
         if view.state != "open":
             return {"uuid": view.uuid, "state": view.state}
         with _followed(caller, view) as job:
-            if not await _within(caller.cancel(job), job, "cancellation") and (error := error_of(job)):
+            cancelled = await _within(caller.cancel(job), job, "cancellation")
+            if not cancelled and job.error is not None and (error := error_of(job)):
                 raise error
         after = self._find(view.uuid)
         return {"uuid": view.uuid, "state": after.view.state if after is not None else "cancelled"}

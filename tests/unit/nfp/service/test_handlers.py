@@ -394,6 +394,18 @@ def test_result_says_what_is_there_and_does_not_wait():
     with_face(script)
 
 
+def test_cancel_of_a_job_that_is_over_when_the_broker_hears_of_it_is_answered_at_once():
+    async def script(peer, broker):
+        broker.known["u"] = job_view("u", ("w1", "accepted"), holder="uid:8")
+        peer.call("nfp.jobs.cancel", {"uuid": "u"})
+        caller, packet = await broker.next()
+        broker.known["u"] = job_view("u", ("w1", "final"), holder="uid:8", state="done")
+        respond(caller, packet, 202, {"status": "COMPLETED", "workers": []})
+        assert await record(peer) == {"uuid": "u", "state": "done"}
+
+    with_face(script)
+
+
 def test_cancel_of_a_job():
     async def script(peer, broker):
         broker.known["u"] = job_view("u", ("w1", "accepted"))
