@@ -527,12 +527,14 @@ class Session:
         if self.ended:
             return
         self.sessions.counters.ended[code] += 1
-        self.detach(reason)
-        close_with = getattr(self.link, "close_with", None)
-        if close_with is not None:
-            close_with(code, reason)
-        else:
-            self.link.close(reason)
+        try:
+            self.detach(reason)
+        finally:  # else its client would wait at a connection that nobody hears any more
+            close_with = getattr(self.link, "close_with", None)
+            if close_with is not None:
+                close_with(code, reason)
+            else:
+                self.link.close(reason)
 
     def detach(self, reason: str) -> None:
         """Settle its affairs: nothing is sent to it any more, and nobody waits for it; idempotent."""

@@ -10,7 +10,7 @@ import pytest
 
 from broker.wire.message import request
 from gateway.administration.denials import DENIED_MAX
-from gateway.closes import INTERNAL, REVOKED
+from gateway.closes import ENDED, INTERNAL, REVOKED
 from gateway.principal import Denied
 from gateway.process import Leaving
 from gateway.sessions.decisions import Decision
@@ -220,6 +220,21 @@ def test_a_fault_with_one_session_keeps_no_other_from_hearing_that_the_gateway_l
         await desk.sessions.drain(0)
         assert (first.code, second.code) == (INTERNAL, 4000)
         assert second.told("shutdown")
+
+    run(script, join=False, faults=1)
+    assert "a fault of ours" in caplog.text
+
+
+def test_a_fault_while_affairs_are_settled_leaves_no_connection_open(caplog):
+    def broken(_session):
+        raise RuntimeError("a fault of ours")
+
+    async def script(desk):
+        web = desk.client()
+        desk.delivery.registrations.remove_session = broken
+        desk.sessions.each(lambda session: session.close(ENDED, "enough"))
+        await until(lambda: web.ended is not None)
+        assert (web.code, desk.sessions.by_id) == (ENDED, {})
 
     run(script, join=False, faults=1)
     assert "a fault of ours" in caplog.text
