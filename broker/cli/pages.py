@@ -11,6 +11,8 @@ from typing import Final
 WIDTH: Final = 100
 """Columns, where the terminal has as many; and where nobody can say."""
 _EXAMPLE: Final = re.compile(r"(?P<left> +\S.*?  +)(?P<right>\S.*)")
+_GOES_ON: Final = re.compile(r"^(\S.*)\n(?=[a-z0-9])", re.MULTILINE)
+"""The end of a line of the source that is none of a sentence: what goes on begins with a small letter or a figure."""
 _BELOW: Final = " " * 6
 """In front of what does not fit beside an example."""
 
@@ -30,12 +32,13 @@ def width() -> int:
 def fit(text: str, columns: int) -> str:
     r"""Wrap what is wider: sentences, and what is said beside an example; the example itself is there to be copied.
 
-    >>> print(fit("Sentences are wrapped.\n  headgate x --option   what that does", 30))
-    Sentences are wrapped.
+    >>> print(fit("Sentences are\nwrapped anew.\n  headgate x --option   what that does", 30))
+    Sentences are wrapped anew.
       headgate x --option
           what that does
     """
-    return "\n".join(line if len(line) <= columns else _wrapped(line, columns) for line in text.splitlines())
+    lines = _GOES_ON.sub(r"\1 ", text).splitlines()
+    return "\n".join(line if len(line) <= columns else _wrapped(line, columns) for line in lines)
 
 
 def _wrapped(line: str, columns: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -21,8 +20,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         self._fit = pages.fit
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """The source has lines of its own: one that goes on begins with a small letter or a figure."""
-        return self._fit(re.sub(r"\n(?=[a-z0-9])", " ", text), width)
+        return self._fit(text, width)
 
     def add_usage(
         self,

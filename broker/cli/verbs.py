@@ -144,7 +144,8 @@ def run_family(
         from broker.cli import pages  # late, as in `main`
 
         lines = [f"Usage: headgate {family} VERB [OPTIONS] ...", "", about, ""]
-        lines += [f"  {verb:8} {what}" for verb, what in verbs.items()]
+        widest = max(map(len, verbs))
+        lines += [f"  {verb:{widest}}  {what}" for verb, what in verbs.items()]
         lines += ["", f"`headgate {family} VERB --help` has the options and an example of each.{more}"]
         print(pages.fit("\n".join(lines), pages.width()))
         return OK if words else USAGE

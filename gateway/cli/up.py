@@ -46,13 +46,13 @@ NOTE: Final = "headgate up"
 
 _EPILOG: Final = """\
 Examples:
-  headgate up                          one broker and a gateway on http://127.0.0.1:8280
-  headgate up --size 4                 a tree of four
-  headgate up --nfp                    and a broker of NFP for workers and clients
-  headgate up --oslo                   and a node proxy for oslo.messaging (zmq://)
-  headgate up --journal DIR            and what passes, on disk
-  headgate up --journal DIR --pipeline and tables of it, as it grows: the dashboard's History
-  headgate up --config gateway.toml    with users, tokens and certificates
+  headgate up                           one broker and a gateway on http://127.0.0.1:8280
+  headgate up --size 4                  a tree of four
+  headgate up --nfp                     and a broker of NFP for workers and clients
+  headgate up --oslo                    and a node proxy for oslo.messaging (zmq://)
+  headgate up --journal DIR             and what passes, on disk
+  headgate up --journal DIR --pipeline  and tables of it, as it grows: the dashboard's History
+  headgate up --config gateway.toml     with users, tokens and certificates
   headgate up --listen http://127.0.0.1:9000 --no-login
 
 The login link works once, on this machine, and gives the role owner. Ctrl-C ends everything; a second one at once.

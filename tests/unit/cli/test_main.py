@@ -108,6 +108,15 @@ def test_help_is_as_wide_as_the_terminal(words, columns, capsys, monkeypatch):
     assert not [line for line in wide if not line.startswith("  ") or "   " in line.strip()], wide
 
 
+def test_sentences_of_a_help_page_flow_and_paragraphs_stay(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["journal", "--help"]) == 0
+    assert "read take a URL, where segments" in capsys.readouterr().out
+    with contextlib.suppress(SystemExit):  # argparse
+        main(["nfp", "worker", "--help"])
+    assert "\n\ngreet.py:\n" in capsys.readouterr().out
+
+
 @for_each("columns", ["", "0", "-5", "many"])
 def test_help_in_a_terminal_that_nobody_has_given_a_size(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
