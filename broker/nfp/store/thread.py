@@ -259,16 +259,19 @@ class StoreThread(Generic[Operation]):
         """Once in ``HANGS_S`` while there is work: does the disk still answer?"""
         self._watch = None
         absent, now = self._stall.stalled_s(), time.monotonic()
-        if not self._under_way or self.broken or self._closing:
+        if not self._under_way or self.hangs or self._closing:
             return
         self._begun = min(self._begun + absent, now)  # the thread was stopped as we were
         left = self._begun + HANGS_S - now
         if left > 0 or not self._busy.locked():  # written, and the news of it is on the way
             self._look_after(max(left, PATIENCE_S))
             return
-        self.broken = f"{self._name}: the disk has not answered for {HANGS_S:g} s"
         self.hangs = True
-        log.error("%s", self.broken)
+        text = f"{self._name}: the disk has not answered for {HANGS_S:g} s"
+        log.error("%s", text)
+        if self.broken:
+            return  # it has failed before, or too much waits for it: its owner knows
+        self.broken = text
         if self._on_stuck is not None:
             self._on_stuck()
 

@@ -558,6 +558,31 @@ def test_a_disk_that_does_not_answer_is_told_and_one_that_is_back_too(make, disk
     run(story())
 
 
+def test_a_disk_that_hangs_when_it_has_failed_before_is_known_to_hang(make, disk, monkeypatch, caplog):
+    monkeypatch.setattr(threads, "HANGS_S", 0.05)
+
+    async def story():
+        store = make()
+        await store.start(words)
+        disk.error = sqlite3.OperationalError("disk I/O error")
+        store.put("a")
+        store.commit()
+        await until(lambda: store.broken)
+        assert not store.hangs
+        disk.free.clear()
+        await until(lambda: store.hangs)
+        assert "disk I/O error" in store.broken
+        disk.error = None
+        disk.free.set()
+        await until(lambda: not store.broken)
+        assert not store.hangs
+        assert await store.ask(words) == ["a"]
+        await store.close()
+
+    run(story())
+    assert "test store: the disk has not answered for 0.05 s" in [record.message for record in caplog.records]
+
+
 async def committing(make, disk):
     """A store whose commit the disk does not end, and how often it was said to be stuck."""
     stuck = []
