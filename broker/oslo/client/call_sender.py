@@ -30,7 +30,7 @@ from broker.oslo.contract import CallTimeout, Closed, OsloFailure, Refused, Unde
 from broker.oslo.frames import Envelope, Kind, Malformed, decode
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.reactor import Timer
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 
 PENDING_MAX: Final = 65_536
 """Calls that may be pending; more are refused (callers that wait are far fewer: they have a thread each)."""

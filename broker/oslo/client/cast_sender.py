@@ -12,7 +12,7 @@ from broker.oslo.client.repeats import MessageIds, ResendBuffer
 from broker.oslo.contract import Address
 from broker.oslo.frames import NO_ID, Flag, Kind, encode
 from broker.oslo.names import Pipeline
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 
 _REPEATED: Final = int(Flag.REPEATED)
 

@@ -17,9 +17,9 @@ from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.contract import Settings
 from broker.oslo.frames import NO_ID, Envelope, Kind, Malformed, decode, encode, new_id
 from broker.oslo.names import REASONS, Pipeline, Reason, control_file
-from broker.oslo.reactor import Pipe, Reactor, Timer
-from broker.oslo.reactor.pipe import Frames, Outcome
-from broker.oslo.reactor.socket_events import SocketEvents
+from broker.oslo.reactor import Reactor, Socket, Timer
+from broker.oslo.reactor.monitor import SocketEvents
+from broker.oslo.reactor.socket import Frames, Outcome
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import Opened, Opening, to_json
 
@@ -60,7 +60,7 @@ class ControlLink:
     """One control link, opened with its first listener. For the thread of the sockets.
 
     Attributes:
-        pipe: the socket, None before.
+        socket: the DEALER; None before it is opened.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ControlLink:
         pipeline: Pipeline,
         registrations: ListenerRegistrations,
     ) -> None:
-        self.pipe: Pipe | None = None
+        self.socket: Socket | None = None
         self._reactor = reactor
         self._settings = settings
         self._folder = folder
@@ -88,17 +88,17 @@ class ControlLink:
 
     def open(self, listener: str, opening: Callable[[], Opening]) -> None:
         """Register a listener, for as long as it is not closed; ``opening`` is asked whenever that is said."""
-        pipe = self._opened()
+        socket = self._opened()
         entry = self._entries[listener] = _Entry(listener, opening)
-        self._send_open(pipe, entry)
+        self._send_open(socket, entry)
 
     def close(self, listener: str) -> bool:
         """End it; False: the proxy does not know it, so nothing has to be waited for."""
         entry = self._entries.get(listener)
-        pipe = self.pipe
-        if entry is None or pipe is None:
+        socket = self.socket
+        if entry is None or socket is None:
             return False
-        unsent = pipe.sift_all(lambda frames: frames is entry.frames)
+        unsent = socket.sift_all(lambda frames: frames is entry.frames)
         self._numbers.pop(entry.number, None)
         if entry.denied or (unsent and not entry.confirmed):
             del self._entries[listener]
@@ -106,7 +106,7 @@ class ControlLink:
         entry.closing = True
         entry.number = new_id()
         self._numbers[entry.number] = listener
-        pipe.send((encode(Kind.CLOSE, listeners=(listener,), id=entry.number), b""))
+        socket.send((encode(Kind.CLOSE, listeners=(listener,), id=entry.number), b""))
         self._reactor.call_later(CLOSE_S, self._give_up, entry)
         return True
 
@@ -119,37 +119,37 @@ class ControlLink:
         self._numbers.pop(entry.number, None)
         self._registrations.closed(self._pipeline, entry.listener)
 
-    def _send_open(self, pipe: Pipe, entry: _Entry) -> None:
+    def _send_open(self, socket: Socket, entry: _Entry) -> None:
         if entry.frames:
-            pipe.sift_all(lambda frames: frames is entry.frames)
+            socket.sift_all(lambda frames: frames is entry.frames)
         self._numbers.pop(entry.number, None)
         entry.number = new_id()
         entry.sent_s = self._reactor.now()
         entry.confirmed = False
         entry.frames = (encode(Kind.OPEN, id=entry.number), to_json(entry.opening()))
         self._numbers[entry.number] = entry.listener
-        pipe.send(entry.frames)
+        socket.send(entry.frames)
 
     # ------------------------------------------------------------ the socket
 
-    def _opened(self) -> Pipe:
-        if self.pipe is None:
+    def _opened(self) -> Socket:
+        if self.socket is None:
             assert self._reactor.context is not None
             settings = self._settings
             sock: zmq.Socket[bytes] = self._reactor.context.socket(zmq.DEALER)
             tune_local(sock, settings.message_bytes_max)
-            self.pipe = Pipe(
+            self.socket = Socket(
                 self._reactor,
                 sock,
                 self.came,
                 outbox_msgs=settings.outbox_msgs,
                 outbox_bytes=settings.outbox_bytes,
             )
-            self.pipe.flushed = self._flushed
+            self.socket.flushed = self._flushed
             self._events = SocketEvents(self._reactor, sock, _WATCHED, self._happened)
-            self._folder.connect(self.pipe, control_file(self._pipeline))
+            self._folder.connect(self.socket, control_file(self._pipeline))
             self._timer = self._reactor.call_later(PULSE_S, self._pulse)
-        return self.pipe
+        return self.socket
 
     def _happened(self, event: int, _value: int) -> None:
         """The connection has ended, or is there again: who starts a proxy again waits for us to register."""
@@ -161,21 +161,21 @@ class ControlLink:
 
     def send(self, frames: Frames) -> bool:
         """Send something; False: no room, or nothing was ever opened."""
-        return self.pipe is not None and self.pipe.send(frames) > Outcome.FULL
+        return self.socket is not None and self.socket.send(frames) > Outcome.FULL
 
     def _pulse(self) -> None:
         """Say that we are here. One pulse waits at most: it is what a proxy hears first when it comes back."""
         self._timer = self._reactor.call_later(PULSE_S, self._pulse)
-        pipe = self.pipe
-        if pipe is None or not self._entries:
+        socket = self.socket
+        if socket is None or not self._entries:
             return
         if not self._pulse_waits:
-            self._pulse_waits = pipe.send(_PULSE) is Outcome.QUEUED
+            self._pulse_waits = socket.send(_PULSE) is Outcome.QUEUED
         now = self._reactor.now()
         for entry in self._entries.values():
             late_s = now - (DENIED_S if entry.denied else REPEAT_S)
             if not (entry.confirmed or entry.closing) and entry.sent_s < late_s:
-                self._send_open(pipe, entry)
+                self._send_open(socket, entry)
 
     def _flushed(self, frames: Frames) -> None:
         if frames is _PULSE:
@@ -185,12 +185,12 @@ class ControlLink:
         """Close the socket; returns how many messages were still to be sent."""
         if self._timer is not None:
             self._timer.cancel()
-        if self.pipe is None:
+        if self.socket is None:
             return 0
         if self._events is not None:
             self._events.close()
-        left = self.pipe.waiting
-        self.pipe.close(linger_ms)
+        left = self.socket.waiting
+        self.socket.close(linger_ms)
         return left
 
     # ------------------------------------------------------------ what comes
@@ -244,12 +244,12 @@ class ControlLink:
 
     def _open_again(self) -> None:
         """The proxy does not know us; an OPEN that is on its way already does no harm twice."""
-        pipe = self.pipe
+        socket = self.socket
         entries = [entry for entry in self._entries.values() if not (entry.closing or entry.denied)]
-        if pipe is None or not entries:
+        if socket is None or not entries:
             return
         self._registrations.again(self._pipeline)
         for entry in entries:
-            self._send_open(pipe, entry)
+            self._send_open(socket, entry)
         for entry in [entry for entry in self._entries.values() if entry.closing]:
             self._ended(entry)

@@ -22,7 +22,7 @@ from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, fanout_f
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 
 _REPEATED: Final = int(Flag.REPEATED)
 _CALL: Final = int(Kind.CALL)

@@ -13,7 +13,7 @@ from typing import Final
 
 import zmq
 
-from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor import Reactor, Socket
 from broker.trust import folder_objection, is_kept
 
 LOOK_S: Final = 0.5
@@ -44,21 +44,21 @@ class TrustedFolder:
         """Of the file ``name``."""
         return f"ipc://{os.path.join(self._path, name)}"
 
-    def connect(self, pipe: Pipe, name: str) -> None:
+    def connect(self, socket: Socket, name: str) -> None:
         """Connect to the file ``name``, now or as soon as the folder may be used."""
-        if pipe.closed:
+        if socket.closed:
             return
         if self.usable():
-            self._reactor.touch(pipe)
-            pipe.sock.connect(self.endpoint(name))
+            self._reactor.touch(socket)
+            socket.sock.connect(self.endpoint(name))
         else:
-            self._reactor.call_later(LOOK_S, self.connect, pipe, name)
+            self._reactor.call_later(LOOK_S, self.connect, socket, name)
 
-    def reconnect(self, pipe: Pipe, name: str) -> None:
+    def reconnect(self, socket: Socket, name: str) -> None:
         """Make the connection anew."""
-        self._reactor.touch(pipe)
+        self._reactor.touch(socket)
         try:
-            pipe.sock.disconnect(self.endpoint(name))
+            socket.sock.disconnect(self.endpoint(name))
         except zmq.ZMQError:  # it was never made; that is still being tried
             return
-        self.connect(pipe, name)
+        self.connect(socket, name)

@@ -23,10 +23,10 @@ from broker.oslo.client.repeats import Sized
 from broker.oslo.contract import Address
 from broker.oslo.frames import NO_ID
 from broker.oslo.names import Pipeline
-from broker.oslo.reactor import Pipe, Timer
+from broker.oslo.reactor import Socket, Timer
+from broker.oslo.reactor.monitor import SocketEvents
 from broker.oslo.reactor.naming import Connection, connect
-from broker.oslo.reactor.pipe import FLUSH_MSGS, Frames
-from broker.oslo.reactor.socket_events import SocketEvents
+from broker.oslo.reactor.socket import FLUSH_MSGS, Frames
 
 if TYPE_CHECKING:
     from broker.oslo.client.node_links import NodeLinks
@@ -64,7 +64,7 @@ class Cast:
         self.size = len(body)
 
 
-class NodeLink(Pipe, Generic[Parcel]):
+class NodeLink(Socket, Generic[Parcel]):
     """A socket to one node; its outbox holds parcels, which become frames when libzmq takes them.
 
     Attributes:
@@ -226,7 +226,7 @@ class NodeLink(Pipe, Generic[Parcel]):
             self._try_later()
 
     def close(self, linger_ms: int = 0) -> None:
-        """See ``Pipe.close``."""
+        """See ``Socket.close``."""
         if self._interrupted is not None:
             self._interrupted.cancel()
         if self._events is not None:

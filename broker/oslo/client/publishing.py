@@ -23,7 +23,7 @@ from broker.oslo.client.repeats import MessageIds, ResendBuffer
 from broker.oslo.frames import Kind, encode, fanout_filter, notify_filter
 from broker.oslo.names import CHOSEN_MAX, Pipeline
 from broker.oslo.reactor import Timer
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 
 FILTERS_MAX: Final = 16_384
 """Filters remembered; those where nothing waits are forgotten beyond it."""

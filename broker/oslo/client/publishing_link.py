@@ -20,7 +20,7 @@ import zmq
 from broker.oslo.client.node_link import LOST_S, LinkHandlers, NodeLink
 from broker.oslo.frames import repeated
 from broker.oslo.reactor import Timer
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 
 if TYPE_CHECKING:
     from broker.oslo.client.node_links import NodeLinks
@@ -189,7 +189,7 @@ class PublishingLink(NodeLink[Copy]):
             self.submit(copy)
 
     def close(self, linger_ms: int = 0) -> None:
-        """See ``Pipe.close``."""
+        """See ``Socket.close``."""
         if self._timer is not None:
             self._timer.cancel()
         super().close(linger_ms)

@@ -25,7 +25,7 @@ from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, not_repeat
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 from broker.oslo.records import Opened, Record
 
 SETTLE_S: Final = 0.03
@@ -294,7 +294,7 @@ class ListenerRegistrations:
     @property
     def waiting(self) -> int:
         """Replies and control messages that may still leave."""
-        return sum(each.pipe.waiting for each in self._controls.values() if each.pipe is not None)
+        return sum(each.socket.waiting for each in self._controls.values() if each.socket is not None)
 
     def close(self, linger_ms: int) -> None:
         """Close all sockets; who listens still is told."""

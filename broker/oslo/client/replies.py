@@ -15,7 +15,7 @@ from typing import Final
 from broker.oslo.client.inbox import ReceivedMessage
 from broker.oslo.frames import HEAD_BYTES, Envelope, Kind, encode, refusal
 from broker.oslo.names import Reason
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 
 ANSWERS_MAX: Final = 1024
 ANSWERS_BYTES: Final = 4 << 20

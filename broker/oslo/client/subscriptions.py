@@ -20,7 +20,7 @@ from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.contract import Settings
 from broker.oslo.frames import HANDSHAKE_LETTER, Kind, Malformed, decode, new_id
 from broker.oslo.names import Pipeline, exit_file
-from broker.oslo.reactor import Pipe, Reactor, Timer
+from broker.oslo.reactor import Reactor, Socket, Timer
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
 from broker.oslo.records import Opened
 
@@ -53,83 +53,83 @@ class ClientSubscriptions:
         self._receive = receive
         self._filters: Counter[bytes] = Counter()
         self._tokens: dict[bytes, list[Confirmed]] = {}
-        self._pipe: Pipe | None = None
+        self._socket: Socket | None = None
         self._timer: Timer | None = None
         self._tries = 0
 
     def subscribe(self, data: bytes, confirmed: Confirmed) -> None:
         """Subscribe, once more; ``confirmed`` is called when it is in force."""
-        pipe = self._opened()
+        socket = self._opened()
         self._filters[data] += 1
         if self._filters[data] == 1:
-            pipe.sock.setsockopt(zmq.SUBSCRIBE, data)
-        self._ask(pipe, [confirmed])
+            socket.sock.setsockopt(zmq.SUBSCRIBE, data)
+        self._ask(socket, [confirmed])
 
     def unsubscribe(self, data: bytes) -> bool:
         """Take one subscription back; True when it was the last one of that filter."""
-        pipe = self._pipe
-        if pipe is None or not self._filters[data]:
+        socket = self._socket
+        if socket is None or not self._filters[data]:
             return False
         self._filters[data] -= 1
         if self._filters[data]:
             return False
         del self._filters[data]
-        pipe.sock.setsockopt(zmq.UNSUBSCRIBE, data)
-        self._reactor.touch(pipe)
+        socket.sock.setsockopt(zmq.UNSUBSCRIBE, data)
+        self._reactor.touch(socket)
         return True
 
     def close(self) -> None:
         """Close the socket."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._pipe is not None:
-            self._pipe.close()
+        if self._socket is not None:
+            self._socket.close()
         self._tokens.clear()
 
-    def _opened(self) -> Pipe:
-        if self._pipe is None:
+    def _opened(self) -> Socket:
+        if self._socket is None:
             assert self._reactor.context is not None
             sock: zmq.Socket[bytes] = self._reactor.context.socket(zmq.SUB)
             tune_local(sock, self._settings.message_bytes_max, receive_msgs=PUBLISH_MSGS)
-            self._pipe = Pipe(self._reactor, sock, self._came)
-            self._folder.connect(self._pipe, self._file)
-        return self._pipe
+            self._socket = Socket(self._reactor, sock, self._came)
+            self._folder.connect(self._socket, self._file)
+        return self._socket
 
-    def _ask(self, pipe: Pipe, confirmed: list[Confirmed]) -> None:
+    def _ask(self, socket: Socket, confirmed: list[Confirmed]) -> None:
         token = HANDSHAKE_LETTER + new_id()
         self._tokens[token] = confirmed
-        pipe.sock.setsockopt(zmq.SUBSCRIBE, token)
-        self._reactor.touch(pipe)
+        socket.sock.setsockopt(zmq.SUBSCRIBE, token)
+        self._reactor.touch(socket)
         if self._timer is None:
             self._timer = self._reactor.call_later(PATIENCE_S, self._impatient)
 
     def _impatient(self) -> None:
         """Nothing was answered for a while: ask again, for all who wait."""
         self._timer = None
-        pipe = self._pipe
-        if pipe is None or not self._tokens:
+        socket = self._socket
+        if socket is None or not self._tokens:
             return
         waiting = [each for confirmed in self._tokens.values() for each in confirmed]
         for token in self._tokens:
-            pipe.sock.setsockopt(zmq.UNSUBSCRIBE, token)
+            socket.sock.setsockopt(zmq.UNSUBSCRIBE, token)
         self._tokens.clear()
         self._tries += 1
         if self._tries % TOKENS == 0:
-            self._folder.reconnect(pipe, self._file)
-        self._ask(pipe, waiting)
+            self._folder.reconnect(socket, self._file)
+        self._ask(socket, waiting)
 
     def _came(self, frames: list[bytes], _origin: str) -> None:
         if frames[0][:1] != HANDSHAKE_LETTER:
             self._receive(frames)
             return
         confirmed = self._tokens.get(frames[0])
-        pipe = self._pipe
+        socket = self._socket
         opened = _answer(frames)
-        if confirmed is None or pipe is None or opened is None:
+        if confirmed is None or socket is None or opened is None:
             return  # what is no answer changes nothing: it is asked for again when patience ends
         del self._tokens[frames[0]]
-        pipe.sock.setsockopt(zmq.UNSUBSCRIBE, frames[0])
-        self._reactor.touch(pipe)
+        socket.sock.setsockopt(zmq.UNSUBSCRIBE, frames[0])
+        self._reactor.touch(socket)
         self._tries = 0
         if not self._tokens and self._timer is not None:
             self._timer.cancel()

@@ -22,7 +22,7 @@ from broker.oslo.directory.wire import Body, DirectoryKind, DirectoryMessage, He
 from broker.oslo.frames import Malformed
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.naming import connect
-from broker.oslo.reactor.pipe import Outcome, Pipe
+from broker.oslo.reactor.socket import Outcome, Socket
 from broker.oslo.reactor.tuning import Tuning, tune_local, tune_tcp
 from broker.oslo.records import Beat, Place, State
 from broker.rates import Throttle
@@ -95,12 +95,12 @@ class DirectoryConnection:
             tune_local(sock, wire.JSON_BYTES_MAX)
         else:
             tune_tcp(sock, replace(tuning, max_bytes=wire.JSON_BYTES_MAX))
-        self._pipe = Pipe(reactor, sock, self._receive, outbox_msgs=1)
+        self._socket = Socket(reactor, sock, self._receive, outbox_msgs=1)
         try:
             own = tuning.curve.certificate.public_key if tuning.curve is not None else ""
-            self._connection = connect(reactor, self._pipe, endpoint, own)
+            self._connection = connect(reactor, self._socket, endpoint, own)
         except BaseException:
-            self._pipe.close()
+            self._socket.close()
             raise
         self._tick_timer = self._tick_in(pulse_s)
         self._greet()
@@ -115,7 +115,7 @@ class DirectoryConnection:
     @property
     def closed(self) -> bool:
         """True after ``close``."""
-        return self._pipe.closed
+        return self._socket.closed
 
     def announce(self, state: State) -> None:
         """The directory shall have ``state``, from now on and whenever it was lost, until ``withdraw``."""
@@ -148,7 +148,7 @@ class DirectoryConnection:
         self._tick_timer.cancel()
         if self._greet_timer is not None:
             self._greet_timer.cancel()
-        self._pipe.close(linger_ms)
+        self._socket.close(linger_ms)
         self.welcome = None
 
     # ------------------------------------------------------------ for who reads
@@ -167,9 +167,9 @@ class DirectoryConnection:
 
     def _send(self, kind: DirectoryKind, body: Body) -> bool:
         """Say it now, or not at all: what waits is out of date later, and is asked for again."""
-        if self._pipe.send(wire.encode(kind, body)) is Outcome.SENT:
+        if self._socket.send(wire.encode(kind, body)) is Outcome.SENT:
             return True
-        self._pipe.take_back()
+        self._socket.take_back()
         self.counts["unsent"] += self.alive
         return False
 
@@ -177,7 +177,7 @@ class DirectoryConnection:
         if self._greet_timer is not None:
             self._greet_timer.cancel()
             self._greet_timer = None
-        if self._pipe.closed:
+        if self._socket.closed:
             return
         if self._send(DirectoryKind.HELLO, self._hello):
             self.counts["hellos"] += 1

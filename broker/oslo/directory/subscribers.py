@@ -16,8 +16,8 @@ from broker.oslo.directory import wire
 from broker.oslo.directory.admission import Announcers
 from broker.oslo.directory.wire import Body, DirectoryKind, DirectoryRefused, Hello, Welcome
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.pipe import Outcome
-from broker.oslo.reactor.router import RouterPipe
+from broker.oslo.reactor.router import RouterSocket
+from broker.oslo.reactor.socket import Outcome
 from broker.oslo.records import State
 
 PEERS_MAX: Final = 16_384
@@ -50,7 +50,7 @@ class DirectorySubscribers:
         reactor: whose.
         sock: bound; closed by ``close``.
         endpoint: where.
-        origin: property of a connection that says who it is, see ``Pipe``.
+        origin: property of a connection that says who it is, see ``Socket``.
         rule: who may announce here.
         welcome: what HELLO is answered with.
         states: all that they are told.
@@ -58,7 +58,7 @@ class DirectorySubscribers:
 
     Attributes:
         complete: whether a snapshot is complete as it is; if not, ``completed`` has to be called later.
-        pipe: the socket.
+        socket: the ROUTER.
         counts: what happened how often.
     """
 
@@ -77,7 +77,7 @@ class DirectorySubscribers:
         self.rule = rule
         self.complete = True
         self.counts = dict.fromkeys(("hellos", "snapshots", "behind", "lost", "silent", "crowded"), 0)
-        self.pipe = RouterPipe(
+        self.socket = RouterSocket(
             reactor,
             sock,
             lambda parts, origin: receive(self, parts, origin),
@@ -86,7 +86,7 @@ class DirectorySubscribers:
             outbox_bytes=OUTBOX_BYTES,
             total_bytes=OUTBOXES_BYTES,
         )
-        self.pipe.lost = self._lost
+        self.socket.lost = self._lost
         self._reactor = reactor
         self._welcome = wire.encode(DirectoryKind.WELCOME, welcome)
         self._lease_s = welcome.lease_s
@@ -121,11 +121,11 @@ class DirectorySubscribers:
     def forget(self, rid: bytes) -> None:
         """A peer is told nothing any more."""
         if self._peers.pop(rid, None) is not None:
-            self.pipe.forget_peer(rid)
+            self.socket.forget_peer(rid)
 
     def send(self, rid: bytes, message: Frames) -> bool:
         """Send to one; False: it has no room, or is gone."""
-        return self.pipe.send((rid, *message)) > 0
+        return self.socket.send((rid, *message)) > 0
 
     def refuse(self, rid: bytes, reason: str) -> None:
         """Say to one why not."""
@@ -156,9 +156,9 @@ class DirectorySubscribers:
             peer.silent_s += elapsed_s
             if peer.silent_s > SILENT_LEASES * self._lease_s:
                 self.counts["silent"] += 1
-                self.pipe.forget_peer(rid)
+                self.socket.forget_peer(rid)
                 del self._peers[rid]
-            elif not self.pipe.waiting_for(rid):
+            elif not self.socket.waiting_for(rid):
                 if peer.behind:
                     self._greet(rid)
                 else:
@@ -169,26 +169,26 @@ class DirectorySubscribers:
         return {
             "type": "ROUTER",
             "endpoint": self.endpoint,
-            "in": self.pipe.received,
-            "in_bytes": self.pipe.received_bytes,
-            "out": self.pipe.sent,
-            "out_bytes": self.pipe.sent_bytes,
-            "waiting": self.pipe.waiting,
-            "refused": self.pipe.refused,
+            "in": self.socket.received,
+            "in_bytes": self.socket.received_bytes,
+            "out": self.socket.sent,
+            "out_bytes": self.socket.sent_bytes,
+            "waiting": self.socket.waiting,
+            "refused": self.socket.refused,
             "peers": len(self),
             **self.counts,
         }
 
     def close(self, linger_ms: int) -> None:
         """Close the socket."""
-        self.pipe.close(linger_ms)
+        self.socket.close(linger_ms)
 
     def _greet(self, rid: bytes) -> None:
         peer = self._peers.get(rid)
         if peer is None:
             return
         peer.due = peer.behind = False
-        self.pipe.forget_peer(rid)  # what waits for it is older than what it is sent now
+        self.socket.forget_peer(rid)  # what waits for it is older than what it is sent now
         messages = [self._welcome]
         if peer.want:
             self.counts["snapshots"] += 1
@@ -201,7 +201,7 @@ class DirectorySubscribers:
 
     def _tell(self, rid: bytes, peer: _Peer, messages: Sequence[Frames]) -> None:
         for message in messages:
-            outcome = self.pipe.send((rid, *message))
+            outcome = self.socket.send((rid, *message))
             if outcome is Outcome.FULL:
                 self.counts["behind"] += 1
                 peer.behind = True

@@ -14,10 +14,10 @@ from broker.oslo.frames import ID_BYTES, Kind, encode, refusal
 from broker.oslo.names import Reason
 from broker.oslo.proxy.pending import PendingReplies
 from broker.oslo.proxy.registration import ServerLink
-from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor import Reactor, Socket
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.pipe import Frames
-from broker.oslo.reactor.router import RouterPipe
+from broker.oslo.reactor.router import RouterSocket
+from broker.oslo.reactor.socket import Frames
 
 # times are read where they are used, not folded by the compiler: tests shorten them
 PROBE_S: float = 10.0
@@ -38,7 +38,7 @@ class AbsentClients:
 
     Args:
         reactor: whose.
-        pipes: of clients, by the first byte of their route.
+        sockets: of clients, by the first byte of their route.
         pending: their calls.
         counters: where calls are counted whose clients are gone (``abandoned``).
         send: to a server.
@@ -47,20 +47,20 @@ class AbsentClients:
     def __init__(
         self,
         reactor: Reactor,
-        pipes: Sequence[Pipe],
+        sockets: Sequence[Socket],
         pending: PendingReplies,
         counters: Counters,
         send: Callable[[ServerLink, Frames], object],
     ) -> None:
         self._reactor = reactor
-        self._pipes = pipes
+        self._sockets = sockets
         self._pending = pending
         self._counters = counters
         self._send = send
         self._probed_s = self._begun_s = reactor.now()
-        for index, pipe in enumerate(pipes):
-            assert isinstance(pipe, RouterPipe)
-            pipe.lost = partial(self._gone, bytes([index]))
+        for index, socket in enumerate(sockets):
+            assert isinstance(socket, RouterSocket)
+            socket.lost = partial(self._gone, bytes([index]))
 
     def _gone(self, index: bytes, rid: bytes, _waited: list[Frames]) -> None:
         """Nobody waits for its replies any more."""
@@ -69,15 +69,15 @@ class AbsentClients:
             self._counters.count("abandoned", forgotten)
 
     def look(self, now_s: float) -> None:
-        """Is anybody there whose calls last? When not, the pipe says so."""
+        """Is anybody there whose calls last? When not, the socket says so."""
         if now_s < self._probed_s + PROBE_S:
             return
         self._probed_s = now_s
         for route in self._pending.lasting(now_s + LASTING_S):
-            pipe = self._pipes[route[0]]
-            assert isinstance(pipe, RouterPipe)
-            if not pipe.waiting_for(route[1:]):
-                pipe.send([route[1:], *_PULSE])
+            socket = self._sockets[route[0]]
+            assert isinstance(socket, RouterSocket)
+            if not socket.waiting_for(route[1:]):
+                socket.send([route[1:], *_PULSE])
 
     def tell(self, link: ServerLink, key: bytes, text: bytes) -> None:
         """The reply of ``link`` to the call ``key`` finds nobody."""

@@ -3,7 +3,7 @@
 ::
 
     client DEALER  [envelope][body]              entry ROUTER   who: stamped; where: its choice, or whose turn it is
-    proxy          [envelope][route][body]       call.ctl       route: index of the entry's pipe, the client's id there;
+    proxy          [envelope][route][body]       call.ctl       route: index of the entry's socket, the client's id;
                                                                 its ttl is a deadline now (``frames``)
     server DEALER  [envelope][route][body]       call.ctl       REPLY, BEAT, or REFUSED: nobody there does it; only from
                                                                 the server that was asked
@@ -57,7 +57,7 @@ from broker.oslo.proxy.route_cache import (
     stamped_for,
 )
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.socket import Frames, Outcome
 
 # times are read where they are used, not folded by the compiler: tests shorten them
 SWEEP_S: float = 1.0
@@ -98,9 +98,9 @@ class CallProxy(DirectRoom):
         registration = self._register(
             undo, gone=self._gone, raw={int(kind): self.replied for kind in answers}
         )
-        registration.pipe.stale = self._stale
-        registration.pipe.flushed = self._flushed
-        self._pipes = self._frontend.pipes
+        registration.socket.stale = self._stale
+        registration.socket.flushed = self._flushed
+        self._pipes = self._frontend.sockets
         self._absent = AbsentClients(reactor, self._pipes, self._pending, self.counters, registration.send)
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
         undo.callback(self._timer.cancel)
@@ -165,7 +165,7 @@ class CallProxy(DirectRoom):
             head[_FLAGS_AT] & _REPEATED and head[_KIND_AT] == _CALL and queue.credit > -CREDIT_MAX
         ):
             return Outcome.FULL
-        outcome = self._registration.pipe.send([queue.owner.rid, head, route, body])
+        outcome = self._registration.socket.send([queue.owner.rid, head, route, body])
         if outcome > Outcome.FULL:
             queue.fly(len(head) + len(body))
         return outcome
@@ -323,8 +323,8 @@ class CallProxy(DirectRoom):
 
     def _sweep(self) -> None:
         self._timer = self._reactor.call_later(SWEEP_S, self._sweep)
-        for link in list(self._registration.links.values()) if self._registration.pipe.waiting else ():
-            if self._registration.pipe.waiting_for(link.rid):
+        for link in list(self._registration.links.values()) if self._registration.socket.waiting else ():
+            if self._registration.socket.waiting_for(link.rid):
                 self._registration.sift(link, self._stale)
         now_s = self._reactor.now()
         self._absent.look(now_s)
@@ -344,7 +344,7 @@ class CallProxy(DirectRoom):
     def waiting(self) -> int:
         """Messages that wait to be sent, and, where the node is left for good, calls that wait for their replies."""
         calls = len(self._calls) if self._leaving else 0
-        return calls + self._registration.pipe.waiting + sum(pipe.waiting for pipe in self._pipes)
+        return calls + self._registration.socket.waiting + sum(socket.waiting for socket in self._pipes)
 
     def stop(self, reason: str, *, returns: bool) -> None:
         """See ``PipelineRoom.stop``; what comes now is refused, what waits is sent."""

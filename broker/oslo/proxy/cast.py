@@ -29,7 +29,7 @@ from broker.oslo.proxy.local_listeners import LocalListener
 from broker.oslo.proxy.registration import RegistrationSocket
 from broker.oslo.proxy.route_cache import BEGIN, TRIES_MAX, CachedRoute, stamped_for
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.socket import Frames, Outcome
 
 _CAST: Final = int(Kind.CAST)
 _REPEATED: Final = int(Flag.REPEATED)
@@ -124,7 +124,7 @@ class CastProxy(DirectRoom):
         return True
 
     def _hand_out(self, queue: CastQueue, cast: WaitingCast) -> None:
-        if self._registration.pipe.send_credited((queue.owner.rid, cast.head, cast.body)) > Outcome.FULL:
+        if self._registration.socket.send_credited((queue.owner.rid, cast.head, cast.body)) > Outcome.FULL:
             queue.fly(cast.size)
             self._delivered += 1
         else:

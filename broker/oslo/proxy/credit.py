@@ -20,7 +20,7 @@ from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 
 if TYPE_CHECKING:
     from broker.oslo.proxy.frontend import Frontend
@@ -51,10 +51,10 @@ class ListenerCredit:
     def begin(self, registration: RegistrationSocket) -> None:
         """Here they register."""
         self._registration = registration
-        registration.pipe.flushed = self.flushed
+        registration.socket.flushed = self.flushed
 
     def _reads(self, link: ServerLink) -> bool:
-        return self._registration.pipe.has_room_for(link.rid)
+        return self._registration.socket.has_room_for(link.rid)
 
     def check(self, link: ServerLink) -> None:
         """Whether a listener of that process may begin, with credit of its own.
@@ -85,7 +85,7 @@ class ListenerCredit:
             self._back_pressure.ease(queue)
 
     def flushed(self, frames: Frames) -> None:
-        """Something that waited was given to a process: to be told, if ``pipe.flushed`` tells somebody else."""
+        """Something that waited was given to a process: to be told, if ``socket.flushed`` tells somebody else."""
         link = self._registration.links.get(frames[0]) if self._held else None
         if link is not None and self._reads(link):
             for listener in link.listeners:

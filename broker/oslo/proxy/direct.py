@@ -24,7 +24,7 @@ from broker.oslo.proxy.pipeline import PipelineRoom
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import RouteCache
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 from broker.oslo.records import Opened, Opening
 from broker.transport.curve import Certificate
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.socket import Frames
 
 DROPS_MAX: Final = 64
 """Listeners that are dropped in one turn; few are dropped at once."""

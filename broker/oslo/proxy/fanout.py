@@ -115,16 +115,16 @@ class FanoutProxy(PipelineRoom):
         if address is not None:
             record = self._records[data] = Record(*address)
             self._stats[data] = self.topics.of(*address, listened=True)
-            for pipe in self._frontend.pipes:
-                pipe.send((b"\1" + data,))
+            for socket in self._frontend.sockets:
+                socket.send((b"\1" + data,))
             self._announcer.add((record,))
 
     def _last(self, data: bytes) -> None:
         self._stats.pop(data, None)
         record = self._records.pop(data, None)
         if record is not None:
-            for pipe in self._frontend.pipes:
-                pipe.send((b"\0" + data,))
+            for socket in self._frontend.sockets:
+                socket.send((b"\0" + data,))
             self._announcer.remove((record,))
             if len(self._numbers) > NUMBERS_MAX + len(self._records):
                 self._forget_numbers()

@@ -15,11 +15,11 @@ from broker.identity import Credentials
 from broker.oslo.names import Pipeline, entry_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor import Reactor, Socket
 from broker.oslo.reactor.binding import TcpPort, bind_local, guard, remove_socket, resolved
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.pipe import Receive
-from broker.oslo.reactor.router import RouterPipe
+from broker.oslo.reactor.router import RouterSocket
+from broker.oslo.reactor.socket import Receive
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.transport import curve
 from broker.transport.curve import Certificate
@@ -28,7 +28,7 @@ REMEMBERED_MAX: Final = 8192
 """Connections whose credentials are remembered; then all are forgotten and found again."""
 
 Came = Callable[[list[bytes], Credentials, int], None]
-"""Takes the frames of a message (a ROUTER's with its peer's id in front), who sent it, and the index of the pipe."""
+"""Takes the frames of a message (a ROUTER's with its peer's id in front), who sent it, and the index of the socket."""
 
 
 class Frontend:
@@ -44,7 +44,7 @@ class Frontend:
         counters: where that is counted.
 
     Attributes:
-        pipes: TCP first when ``config.host`` says so, then IPC; a ROUTER's are ``RouterPipe``.
+        sockets: TCP first when ``config.host`` says so, then IPC; a ROUTER's are ``RouterSocket``.
         endpoint: what other nodes dial; "" without TCP.
         key: Z85 public key of the TCP socket; "" plaintext.
 
@@ -62,7 +62,7 @@ class Frontend:
         receive: Came,
         counters: Counters | None = None,
     ) -> None:
-        self.pipes: list[Pipe] = []
+        self.sockets: list[Socket] = []
         self.endpoint = ""
         self.key = ""
         self._reactor = reactor
@@ -130,12 +130,12 @@ class Frontend:
     def _add_pipe(
         self, sock: zmq.Socket[bytes], origin: str, judge: Callable[[str], Credentials | None]
     ) -> None:
-        form = RouterPipe if self._kind == zmq.ROUTER else Pipe
-        self.pipes.append(
+        form = RouterSocket if self._kind == zmq.ROUTER else Socket
+        self.sockets.append(
             form(
                 self._reactor,
                 sock,
-                self._receiver(len(self.pipes), judge),
+                self._receiver(len(self.sockets), judge),
                 origin=origin,
                 outbox_msgs=self._config.queue_msgs,
                 outbox_bytes=self._config.queue_bytes,
@@ -181,7 +181,7 @@ class Frontend:
         try:
             self._port.renew(certificate)
         finally:
-            self._reactor.touch(self.pipes[0])
+            self._reactor.touch(self.sockets[0])
         self.key = certificate.public_key
 
     def pause(self, why: str, *, on: bool) -> None:
@@ -190,36 +190,36 @@ class Frontend:
             self._pauses.add(why)
         else:
             self._pauses.discard(why)
-        for pipe in self.pipes:
-            if not pipe.closed and pipe.paused is not bool(self._pauses):
-                pipe.paused = bool(self._pauses)
+        for socket in self.sockets:
+            if not socket.closed and socket.paused is not bool(self._pauses):
+                socket.paused = bool(self._pauses)
 
     def status(self) -> list[dict[str, Any]]:
         """Each socket: type, where, what came and went, what waits, what found no room."""
         kind = zmq.SocketType(self._kind).name
-        return [status_of(kind, at, pipe) for at, pipe in zip(self._bound, self.pipes, strict=True)]
+        return [status_of(kind, at, socket) for at, socket in zip(self._bound, self.sockets, strict=True)]
 
     def close(self, linger_ms: int = 0) -> None:
         """Close both; libzmq goes on sending for ``linger_ms``. Harmless twice."""
-        for pipe in self.pipes:
-            pipe.close(linger_ms)
+        for socket in self.sockets:
+            socket.close(linger_ms)
         if self._release is not None:
             self._release()
         if self._path:
             remove_socket(self._path)
 
 
-def status_of(kind: str, at: str, pipe: Pipe) -> dict[str, Any]:
+def status_of(kind: str, at: str, socket: Socket) -> dict[str, Any]:
     """What is told of one socket."""
     return {
         "type": kind,
         "endpoint": at,
-        "in": pipe.received,
-        "in_bytes": pipe.received_bytes,
-        "out": pipe.sent,
-        "out_bytes": pipe.sent_bytes,
-        "waiting": pipe.waiting,
-        "refused": pipe.refused,
+        "in": socket.received,
+        "in_bytes": socket.received_bytes,
+        "out": socket.sent,
+        "out_bytes": socket.sent_bytes,
+        "waiting": socket.waiting,
+        "refused": socket.refused,
     }
 
 

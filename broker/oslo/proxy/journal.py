@@ -36,10 +36,10 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
 from broker.oslo.proxy.topic_stats import ERRNOS
-from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor import Reactor, Socket
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.pipe import Frames
-from broker.oslo.reactor.router import RouterPipe
+from broker.oslo.reactor.router import RouterSocket
+from broker.oslo.reactor.socket import Frames
 from broker.oslo.records import Opening
 
 
@@ -147,8 +147,10 @@ class PipelineJournal:
     """One pipeline's records; made by ``journal_of``.
 
     Args:
-        recording: where they go. pipeline: whose. local_from: index of the entry's local pipe. remote: how those before
-            it are connected, CURVE or PLAIN.
+        recording: where they go.
+        pipeline: whose.
+        local_from: index of the entry's local socket.
+        remote: how those before it are connected, CURVE or PLAIN.
     """
 
     def __init__(self, recording: Recording, pipeline: Pipeline, local_from: int, remote: int) -> None:
@@ -263,18 +265,18 @@ class PipelineJournal:
 
     # ------------------------------------------------------------ what goes
 
-    def watch(self, pipe: Pipe, index: int = -1, heard: Callable[[bytes], int] | None = None) -> None:
-        """Note what ``pipe`` sends, where deliveries are wanted.
+    def watch(self, socket: Socket, index: int = -1, heard: Callable[[bytes], int] | None = None) -> None:
+        """Note what ``socket`` sends, where deliveries are wanted.
 
         Args:
-            pipe: to be tapped.
-            index: of an entry's pipe; -1 leads to servers.
-            heard: how many connections hear a filter, where ``pipe`` publishes fan-outs.
+            socket: to be tapped.
+            index: of an entry's socket; -1 leads to servers.
+            heard: how many connections hear a filter, where ``socket`` publishes fan-outs.
         """
         if self._recording.both:
             # the frames of a ROUTER begin with its peer's id, those of a publishing socket with the filter
-            skip = int(isinstance(pipe, RouterPipe) or heard is not None)
-            pipe.tap = partial(self._went, skip, index, heard)
+            skip = int(isinstance(socket, RouterSocket) or heard is not None)
+            socket.tap = partial(self._went, skip, index, heard)
 
     def _went(self, skip: int, index: int, heard: Callable[[bytes], int] | None, frames: Frames) -> None:
         head = frames[skip]

@@ -50,7 +50,7 @@ from broker.oslo.proxy.pools import Pools
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Outcome
+from broker.oslo.reactor.socket import Outcome
 from broker.oslo.records import Opened, Opening, Record
 
 # read where it is used, not folded by the compiler: tests change it
@@ -157,10 +157,10 @@ class NotifyProxy(PipelineRoom):
             self._set_entries(zmq.UNSUBSCRIBE, data)
 
     def _set_entries(self, option: int, data: bytes) -> None:
-        for pipe in self._frontend.pipes:
-            if not pipe.closed:
-                pipe.sock.setsockopt(option, data)
-                self._reactor.touch(pipe)
+        for socket in self._frontend.sockets:
+            if not socket.closed:
+                socket.sock.setsockopt(option, data)
+                self._reactor.touch(socket)
 
     # ------------------------------------------------------------ messages
 
@@ -220,7 +220,7 @@ class NotifyProxy(PipelineRoom):
         return False
 
     def _give(self, handouts: list[Handout]) -> None:
-        send = self._registration.pipe.send_credited
+        send = self._registration.socket.send_credited
         missed: list[Handout] = []
         for handout in handouts:
             member, (_key, _id, _stamp, (head, body), _size), _kept = handout

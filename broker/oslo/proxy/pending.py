@@ -1,6 +1,6 @@
 """Calls that wait for their replies, and messages that wait in a server's queue and have to be known by id (pure).
 
-The key is the route (index of the entry's pipe and the client's id there) with the message's id behind it. Whose reply
+The key is the route (index of the entry's socket, the client's id there) with the message's id behind it. Whose reply
 counts is part of the entry: the link that the message was sent to, or a later one of the same connection.
 
 The table is shared by all clients: none of them may have more in it than it leaves to the others. One alone may fill

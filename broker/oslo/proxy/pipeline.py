@@ -106,8 +106,8 @@ class PipelineRoom(ABC):
             )
             undo.callback(frontend.close)
             if journal is not None and self._kind == zmq.ROUTER:
-                for index, pipe in enumerate(frontend.pipes):
-                    journal.watch(pipe, index)
+                for index, socket in enumerate(frontend.sockets):
+                    journal.watch(socket, index)
             self._announcer = Announcer(reactor, config, pipeline, frontend.endpoint, frontend.key, held=True)
             undo.callback(self._announcer.close)
             self._rejoin = Rejoin(reactor, config.ipc_dir, pipeline, self._registered, self._rejoined)
@@ -126,7 +126,7 @@ class PipelineRoom(ABC):
     @property
     def waiting(self) -> int:
         """Messages that wait to be sent."""
-        return self._registration.pipe.waiting
+        return self._registration.socket.waiting
 
     def renew(self, certificate: Certificate | None) -> int:
         """Forget what was decided by former rules, show ``certificate`` to whoever connects from now on; returns how

@@ -38,7 +38,7 @@ from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
 from broker.oslo.proxy.subscriptions import GrantedSubscriptions
-from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor import Reactor, Socket
 from broker.oslo.reactor.binding import bind_local, guard, remove_socket
 from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
@@ -154,15 +154,15 @@ class LocalPublisher:
         self._slow_consumers = SlowConsumers(
             reactor, sock, self._path, still_s=config.lease_s, bytes_max=config.queue_bytes, cut=self._cut
         )
-        self._pipe = Pipe(reactor, sock, self._came, origin="User-Id")
+        self._socket = Socket(reactor, sock, self._came, origin="User-Id")
         if journal is not None:
-            journal.watch(self._pipe, heard=self.heard.count)
+            journal.watch(self._socket, heard=self.heard.count)
 
     # ------------------------------------------------------------ publishing
 
     def publish(self, frames: Sequence[bytes]) -> None:
         """Send to whoever hears the first frame; never waits."""
-        self._pipe.send(frames)
+        self._socket.send(frames)
         self._slow_consumers.published(sum(map(len, frames)))
 
     def _cut(self, pid: int) -> None:
@@ -255,13 +255,13 @@ class LocalPublisher:
 
     def status(self) -> dict[str, Any]:
         """The socket, see ``frontend.status_of``; ``denied``: connections refused, ``filters``: heard ones."""
-        status = status_of("XPUB", f"ipc://{self._path}", self._pipe)
+        status = status_of("XPUB", f"ipc://{self._path}", self._socket)
         return {**status, "denied": self._keeper.denied, "filters": len(self.heard)}
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; libzmq goes on sending for ``linger_ms``. Harmless twice."""
         self._slow_consumers.close()
-        self._pipe.close(linger_ms)
+        self._socket.close(linger_ms)
         self._release()
         remove_socket(self._path)
 

@@ -44,8 +44,8 @@ from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.binding import bind_local, remove_socket
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.pipe import Frames, Outcome
-from broker.oslo.reactor.router import RouterPipe
+from broker.oslo.reactor.router import RouterSocket
+from broker.oslo.reactor.socket import Frames, Outcome
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import RECORDS_MAX, Opened, Opening, to_json
 
@@ -86,7 +86,7 @@ class RegistrationSocket:
         journal: where what comes, what goes and who listens is recorded; None nowhere.
 
     Attributes:
-        pipe: the ROUTER.
+        socket: the ROUTER.
         links: by the router's id.
         leaving: nobody can register any more.
         changed: called when a listener has begun or ended; None: nobody wants to know.
@@ -142,7 +142,7 @@ class RegistrationSocket:
         except BaseException:
             sock.close(0)
             raise
-        self.pipe = RouterPipe(
+        self.socket = RouterSocket(
             reactor,
             sock,
             self._take,
@@ -150,25 +150,25 @@ class RegistrationSocket:
             outbox_msgs=config.queue_msgs,
             outbox_bytes=config.queue_bytes,
         )
-        self.pipe.lost = self._lost
+        self.socket.lost = self._lost
         if journal is not None:
-            journal.watch(self.pipe)
+            journal.watch(self.socket)
         self._timer = reactor.call_later(self._sweep_s, self._sweep)
 
     # ------------------------------------------------------------ towards links
 
     def send(self, link: ServerLink, frames: Frames) -> Outcome:
         """Send to ``link``, behind what waits for it; see ``Outcome``."""
-        return self.pipe.send([link.rid, *frames])
+        return self.socket.send([link.rid, *frames])
 
     def sift(self, link: ServerLink, take: Callable[[Frames], bool]) -> list[Frames]:
         """Take back what waits for ``link`` and fits ``take``, which sees it with the router's id in front."""
-        return self.pipe.sift(link.rid, take)
+        return self.socket.sift(link.rid, take)
 
     def status(self) -> dict[str, Any]:
         """The socket, how many links and listeners there are, and connections refused on any port."""
         return {
-            "control": status_of("ROUTER", f"ipc://{self.path}", self.pipe),
+            "control": status_of("ROUTER", f"ipc://{self.path}", self.socket),
             "links": len(self.links),
             "lapsed": sum(link.lapsed for link in self.links.values()),
             "listeners": len(self._holders),
@@ -210,7 +210,7 @@ class RegistrationSocket:
             link.unwatch(self._reactor)
         self.links.clear()
         self._drops.clear()
-        self.pipe.close(linger_ms)
+        self.socket.close(linger_ms)
         remove_socket(self.path)
 
     # ------------------------------------------------------------ from links
@@ -353,7 +353,7 @@ class RegistrationSocket:
         self._end(link)
 
     def _lost(self, rid: bytes, waiting: list[Frames]) -> None:
-        """The pipe says that nobody has this id any more."""
+        """The socket says that nobody has this id any more."""
         link = self.links.get(rid)
         if link is not None:
             self._end(link, waiting)
@@ -363,7 +363,7 @@ class RegistrationSocket:
             link.unwatch(self._reactor)
             del self.links[link.rid]
             # now: another connection may have its id when the last listener is dropped
-            self._drops.put(link, [*waiting, *self.pipe.sift(link.rid, lambda _frames: True)])
+            self._drops.put(link, [*waiting, *self.socket.sift(link.rid, lambda _frames: True)])
 
     def _finished(self, link: ServerLink, waiting: list[Frames]) -> None:
         if waiting and self._returned is not None:
@@ -394,6 +394,6 @@ class RegistrationSocket:
         self._probe(link)
 
     def _probe(self, link: ServerLink) -> None:
-        """Is anybody there? When not, the pipe says so; one message at a time."""
-        if not self.pipe.waiting_for(link.rid):
+        """Is anybody there? When not, the socket says so; one message at a time."""
+        if not self.socket.waiting_for(link.rid):
             self.send(link, _PULSE)

@@ -1,4 +1,11 @@
-"""Sockets that others connect to: files with the right modes, ports, and who may enter."""
+"""Sockets that others connect to: files with the right modes, ports, and who may enter.
+
+New CURVE keys for a listener take several sockets at one port, after each other (``ReusedPort``): libzmq copies the
+keys of a socket when it binds, and ends every connection of what is unbound. So new keys need a second socket that
+listens at the same address, and the first lives on, with nobody new coming to it. SO_REUSEPORT lets it listen there,
+and a program at the group of the two sends each new connection to the newest (Linux 4.5; needs no privilege). The
+option is set when that happens and not before: what is started twice by mistake still finds its address in use.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,9 @@ import errno
 import grp
 import os
 import socket
+from array import array
 from collections.abc import Callable
+from struct import Struct
 from typing import Final
 
 import zmq
@@ -17,10 +26,8 @@ from broker.errors import ConfigError
 from broker.listening import listen, listening_at
 from broker.obstacles import obstacle
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.reused_port import ReusedPort
 from broker.oslo.reactor.tuning import serve_curve
-from broker.oslo.reactor.turned_away import Denying, LoggedPolicy
-from broker.oslo.reactor.zap import Zap
+from broker.oslo.reactor.zap import Denying, LoggedPolicy, Zap
 from broker.transport.curve import Certificate, CurveServer
 
 BACKLOG: Final = 4096
@@ -104,7 +111,7 @@ class TcpPort:
     """The TCP port of one socket, bound when it is made; its CURVE certificate can change while connections stay.
 
     libzmq copies the keys of a socket to what listens for it, and ends every connection of what is unbound. So a new
-    certificate has the same socket listen at the same port once more (``reused_port``): new connections
+    certificate has the same socket listen at the same port once more (``ReusedPort``): new connections
     come there, those that exist go on until their peers have gone. Each certificate costs a descriptor until the socket
     is closed.
 
@@ -130,7 +137,7 @@ class TcpPort:
             raise obstacle(f"cannot listen at {where.text}: {error.strerror}", error) from error
 
     def renew(self, certificate: Certificate) -> None:
-        """Show ``certificate`` to whoever connects from now on; the pipe of the socket has to be touched afterwards.
+        """Show ``certificate`` to whoever connects from now on; its socket of the reactor has to be touched afterwards.
 
         Raises:
             ConfigError: the port cannot be listened at a second time; everything is as before.
@@ -173,7 +180,7 @@ _houses: dict[Reactor, _House] = {}
 
 def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Denying) -> Callable[[], None]:
     """Let ``judge`` decide who connects to ``sock``, which is set up and not yet bound; call the result when it is
-    closed. Who is not let in is told to the log (``turned_away``).
+    closed. Who is not let in is told to the log (``zap``).
 
     Messages then have the judge's answer as their property ``User-Id``, in plaintext, too.
     """
@@ -199,3 +206,76 @@ def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Denying) -> Callable
             house.close()
 
     return release
+
+
+_FORMER_BACKLOG: Final = 100
+"""As libzmq has it; ``TcpPort`` deepens it."""
+_ATTACH_REUSEPORT_CBPF: Final = 51
+"""SO_ATTACH_REUSEPORT_CBPF of asm-generic/socket.h; Python does not name it."""
+_INSTRUCTION: Final = Struct("=HBBI")
+"""``struct sock_filter``: code, jt, jf, k."""
+_RETURN_K: Final = 0x06
+_PROGRAM: Final = Struct("@HP")
+"""``struct sock_fprog``: how many instructions, and where."""
+
+
+class ReusedPort:
+    """The sockets that listen at one port, none of which is closed before the others; the newest gets what comes."""
+
+    def __init__(self) -> None:
+        self._group: list[int] = []
+
+    def open(self) -> int:
+        """One more socket that listens there, for libzmq to use.
+
+        Raises:
+            ConfigError: the port cannot be used a second time.
+        """
+        try:
+            with _same(self._group[-1]) as former:
+                former.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                return _beside(former)
+        except OSError as error:
+            raise ConfigError(f"cannot listen a second time: {error.strerror}", error.errno) from error
+
+    def take(self, fd: int) -> None:
+        """``fd``, which libzmq listens at now, gets every new connection.
+
+        Raises:
+            ConfigError: the kernel has no such thing: the former one still gets some, or all.
+        """
+        self._group.append(fd)
+        if len(self._group) == 1:
+            return
+        instruction = array("B", _INSTRUCTION.pack(_RETURN_K, 0, 0, len(self._group) - 1))
+        program = _PROGRAM.pack(1, instruction.buffer_info()[0])
+        try:
+            with _same(fd) as newest:
+                newest.setsockopt(socket.SOL_SOCKET, _ATTACH_REUSEPORT_CBPF, program)
+        except OSError as error:
+            self._group.pop()
+            raise ConfigError(
+                f"cannot send connections to a second socket: {error.strerror}", error.errno
+            ) from error
+
+
+def _same(fd: int) -> socket.socket:
+    """A socket of libzmq once more, to be closed by the caller.
+
+    Raises:
+        OSError: it is closed.
+    """
+    return socket.socket(fileno=os.dup(fd))
+
+
+def _beside(former: socket.socket) -> int:
+    """A socket that listens at the same address and port as ``former``."""
+    with socket.socket(former.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as made:
+        if former.family == socket.AF_INET6:
+            only = former.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind(former.getsockname())
+        made.listen(_FORMER_BACKLOG)
+        return made.detach()

@@ -4,7 +4,7 @@ An application's process may be patched by eventlet, which replaces what asyncio
 nothing of it. Proxies run on the same loop, so that what talks to each other is read and tested in one form.
 
 The descriptor of a ZeroMQ socket says only that its state may have changed, and any call on the socket may take that
-news in: a ``Pipe`` that sent something is looked at again at the end of the turn (see ``touch``).
+news in: a ``Socket`` that sent something is looked at again at the end of the turn (see ``touch``).
 """
 
 # compiled: mypyc
@@ -25,7 +25,7 @@ import zmq
 from broker.oslo.reactor import natives
 
 if TYPE_CHECKING:
-    from broker.oslo.reactor.pipe import Pipe
+    from broker.oslo.reactor.socket import Socket
 
 log = logging.getLogger("headgate.oslo")
 
@@ -103,7 +103,7 @@ class Reactor:
         self._readers: dict[int, Callable[[], None]] = {}
         self._new_readers: set[int] = set()
         self._resting: dict[int, Timer] = {}
-        self._touched: dict[Pipe, None] = {}
+        self._touched: dict[Socket, None] = {}
         self._epoll: Any = None
         self._bell: natives.Bell | None = None
         self._awake = False
@@ -239,13 +239,13 @@ class Reactor:
         if timer is not None:
             timer.cancel()
 
-    def touch(self, pipe: Pipe) -> None:
-        """Look at ``pipe`` at the end of this turn: something was sent on it, or it has more to read."""
-        self._touched[pipe] = None
+    def touch(self, socket: Socket) -> None:
+        """Look at ``socket`` at the end of this turn: something was sent on it, or it has more to read."""
+        self._touched[socket] = None
 
-    def forget(self, pipe: Pipe) -> None:
-        """``pipe`` is closed."""
-        self._touched.pop(pipe, None)
+    def forget(self, socket: Socket) -> None:
+        """``socket`` is closed."""
+        self._touched.pop(socket, None)
 
     # ------------------------------------------------------------ one turn
 
@@ -264,8 +264,8 @@ class Reactor:
         self._calls()
         self._due()
         touched, self._touched = self._touched, {}
-        for pipe in touched:
-            self._guarded(pipe.look, ())
+        for socket in touched:
+            self._guarded(socket.look, ())
 
     def _patience_s(self) -> float:
         if self._soon or self._touched or self._foreign:

@@ -23,9 +23,9 @@ import zmq
 from broker.backoff import Backoff
 from broker.endpoints import Endpoint, hosts_of, numeric, parse
 from broker.oslo.reactor import natives
-from broker.oslo.reactor.handshake import HandshakeMonitor
 from broker.oslo.reactor.loop import Reactor, Timer
-from broker.oslo.reactor.pipe import Pipe
+from broker.oslo.reactor.monitor import HandshakeMonitor
+from broker.oslo.reactor.socket import Socket
 from broker.rates import Throttle
 
 __all__ = ["Connection", "connect", "look_up", "names_of"]
@@ -253,7 +253,7 @@ def _end(reactor: Reactor) -> None:
 
 
 class Connection:
-    """Where the socket of a pipe is connected to, made by ``connect``.
+    """Where a socket is connected to, made by ``connect``.
 
     Attributes:
         at: the endpoint in numbers, as libzmq has it; "" while the name is looked up.
@@ -263,14 +263,25 @@ class Connection:
     """
 
     __slots__ = (
-        "_backoff", "_due_s", "_handshake", "_key", "_lost", "_mark", "_pipe", "_reactor", "_turn", "_where", "at",
-        "named", "unknown_key",
+        "_backoff",
+        "_due_s",
+        "_handshake",
+        "_key",
+        "_lost",
+        "_mark",
+        "_reactor",
+        "_socket",
+        "_turn",
+        "_where",
+        "at",
+        "named",
+        "unknown_key",
     )  # fmt: skip
 
     def __init__(
         self,
         reactor: Reactor,
-        pipe: Pipe,
+        socket: Socket,
         where: Endpoint,
         key: str = "",
         lost: Callable[[], None] | None = None,
@@ -282,17 +293,17 @@ class Connection:
         self._handshake: HandshakeMonitor | None = None
         self._lost = lost
         self._reactor = reactor
-        self._pipe = pipe
+        self._socket = socket
         self._where = where
         self._backoff = Backoff(LOST_FIRST_S, LOST_LAST_S, spread=False)
         self._due_s = reactor.now() + self._backoff.after()
-        self._mark = pipe.sent + pipe.received
+        self._mark = socket.sent + socket.received
         self._turn = False
 
     @property
     def closed(self) -> bool:
         """Nobody wants it any more."""
-        return self._pipe.closed
+        return self._socket.closed
 
     @property
     def watched(self) -> bool:
@@ -313,7 +324,7 @@ class Connection:
         """
         if not self.watched or self.closed:
             return
-        moved = self._pipe.sent + self._pipe.received
+        moved = self._socket.sent + self._socket.received
         now = self._reactor.now()
         if not lost:
             self._backoff.reset()
@@ -340,10 +351,10 @@ class Connection:
         way = ways[(texts.index(self.at) + 1) % len(ways)] if self.at in texts else ways[0]
         if way.text == self.at:
             return
-        self._reactor.touch(self._pipe)
+        self._reactor.touch(self._socket)
         try:
             if self.at:
-                self._pipe.sock.disconnect(self.at)
+                self._socket.sock.disconnect(self.at)
             self._go(way)
         except zmq.ZMQError as error:
             self._reactor.say(
@@ -351,13 +362,13 @@ class Connection:
             )
 
     def _go(self, way: Endpoint) -> None:
-        sock = self._pipe.sock
+        sock = self._socket.sock
         if way.scheme == "tcp":
             sock.set(zmq.IPV6, int(":" in way.host))
         if self._key and (self._handshake is None or self._handshake.closed):
             self._handshake = HandshakeMonitor(self._reactor, sock, self._shown, self._lost)
-            self._pipe.ended = self._handshake.close
-        self._reactor.touch(self._pipe)
+            self._socket.ended = self._handshake.close
+        self._reactor.touch(self._socket)
         sock.connect(way.text)
         self.at = way.text
 
@@ -379,34 +390,34 @@ class Connection:
         """Make the same connection anew."""
         if self.closed or not self.at:
             return
-        self._reactor.touch(self._pipe)
+        self._reactor.touch(self._socket)
         with contextlib.suppress(zmq.ZMQError):  # libzmq has given it up itself
-            self._pipe.sock.disconnect(self.at)
+            self._socket.sock.disconnect(self.at)
         self._go(parse(self.at, "tcp", "ipc"))
 
 
 def connect(
     reactor: Reactor,
-    pipe: Pipe,
+    socket: Socket,
     endpoint: str,
     key: str = "",
     lost: Callable[[], None] | None = None,
 ) -> Connection:
-    """Connect the socket of ``pipe`` to ``endpoint``: at once when that is a file or a number, else when the name is
-    resolved, unless the pipe is closed by then.
+    """Connect ``socket`` to ``endpoint``: at once when that is a file or a number, else when the name is
+    resolved, unless it is closed by then.
 
     Args:
         reactor: whose.
-        pipe: not yet connected.
+        socket: not yet connected.
         endpoint: ``tcp://HOST:PORT`` or ``ipc://PATH``.
         key: our CURVE public key, where the socket has one.
         lost: called each time that a connection with ``key`` has ended. Those without leave the socket's one monitor to
-            others (``socket_events``).
+            others (``monitor``).
 
     Raises:
         ConfigError: another form of ``endpoint``.
         zmq.ZMQError: libzmq does not take it.
     """
-    connection = Connection(reactor, pipe, parse(endpoint, "tcp", "ipc"), key, lost)
+    connection = Connection(reactor, socket, parse(endpoint, "tcp", "ipc"), key, lost)
     connection.open()
     return connection

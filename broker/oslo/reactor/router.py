@@ -14,7 +14,7 @@ import zmq
 from broker.oslo.reactor import bundle
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.outbox import Frames, Outbox, Tally
-from broker.oslo.reactor.pipe import OUTBOX_BYTES, OUTBOX_MSGS, RETRY_S, Outcome, Pipe, Receive
+from broker.oslo.reactor.socket import OUTBOX_BYTES, OUTBOX_MSGS, RETRY_S, Outcome, Receive, Socket
 
 # read where it is used, not folded by the compiler: tests change it
 PEERS_TRIED: int = 32
@@ -25,7 +25,7 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.SNDMORE | zmq.NOBLOCK)
 
 
-class RouterPipe(Pipe):
+class RouterSocket(Socket):
     """A ROUTER: the first frame of a message is whose it is; every peer has an outbox of its own.
 
     Peers are DEALERs: the frames behind the first leave as a bundle, whatever waits, is sifted or told has them apart.
@@ -72,7 +72,7 @@ class RouterPipe(Pipe):
         return outbox is None or outbox.has_room(self._msgs_max, self._bytes_max)
 
     def send(self, frames: Frames) -> Outcome:
-        """See ``Pipe.send``; GONE: no such peer."""
+        """See ``Socket.send``; GONE: no such peer."""
         return self._put(frames, bounded=True)
 
     def send_credited(self, frames: Frames) -> Outcome:
@@ -133,7 +133,7 @@ class RouterPipe(Pipe):
         return Outcome.GONE
 
     def _write(self, frames: Frames) -> bool:
-        """See ``Pipe._write``. Raises ValueError, and nothing was sent: there are too many frames for a bundle."""
+        """See ``Socket._write``. Raises ValueError, and nothing was sent: there are too many frames for a bundle."""
         rest = frames[1:]
         head = bundle.head(rest)
         try:

@@ -226,7 +226,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
         return listening.counts["behind"]
 
     turn_until(reactor, behind, within_s=50)
-    assert room._sockets[0].pipe.waiting <= 8
+    assert room._sockets[0].socket.waiting <= 8
     turn_until(reactor, lambda: len(listeners(replica)) == len(announcer.state.records) == 20)
     mirror = Replica()
 

@@ -20,19 +20,19 @@ class Queue:
 
 
 class Hand:
-    """A brake, two pipes, and a clock that the test moves; what is due is called on the way."""
+    """A brake, two sockets, and a clock that the test moves; what is due is called on the way."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.due: list[tuple[float, Any, tuple[Any, ...]]] = []
-        self.pipes = [SimpleNamespace(closed=False, paused=False) for _ in range(2)]
+        self.sockets = [SimpleNamespace(closed=False, paused=False) for _ in range(2)]
         self.counters = Counters()
         reactor = SimpleNamespace(now=lambda: self.now_s, call_soon=self.soon, call_later=self.later)
         self.back_pressure = BackPressure(reactor, self, self.counters)  # type: ignore[arg-type]
 
     def pause(self, _why: str, *, on: bool) -> None:
-        for pipe in self.pipes:
-            pipe.paused = on
+        for socket in self.sockets:
+            socket.paused = on
 
     def soon(self, call: Any, *args: Any) -> None:
         self.due.append((self.now_s, call, args))
@@ -54,7 +54,7 @@ class Hand:
 
     @property
     def paused(self) -> bool:
-        assert self.pipes[0].paused is self.pipes[1].paused is self.back_pressure.on
+        assert self.sockets[0].paused is self.sockets[1].paused is self.back_pressure.on
         return self.back_pressure.on
 
 

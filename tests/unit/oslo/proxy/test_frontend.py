@@ -44,7 +44,7 @@ def test_every_tcp_socket_has_keep_alive(reactor, folder):
     config = config_at(folder, keepalive=(True, 7, 4, 3))
     for kind in (zmq.ROUTER, zmq.PULL, zmq.XSUB, zmq.SUB):
         frontend = entry_at(reactor, config, kind)
-        tcp, local = frontend.pipes
+        tcp, local = frontend.sockets
         names = (zmq.TCP_KEEPALIVE, zmq.TCP_KEEPALIVE_IDLE, zmq.TCP_KEEPALIVE_CNT, zmq.TCP_KEEPALIVE_INTVL)
         assert [tcp.sock.get(name) for name in names] == [1, 7, 4, 3]
         assert tcp.sock.get(zmq.MAXMSGSIZE) == local.sock.get(zmq.MAXMSGSIZE) == config.message_bytes_max
@@ -53,7 +53,7 @@ def test_every_tcp_socket_has_keep_alive(reactor, folder):
 
 def test_without_host_there_is_no_tcp(reactor, folder):
     frontend = entry_at(reactor, config_at(folder, host=""))
-    assert (len(frontend.pipes), frontend.endpoint) == (1, "")
+    assert (len(frontend.sockets), frontend.endpoint) == (1, "")
     assert [each["endpoint"] for each in frontend.status()] == [f"ipc://{folder}/call.in"]
     frontend.close()
     frontend.close()

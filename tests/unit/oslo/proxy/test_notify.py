@@ -399,23 +399,23 @@ def test_leaving_counts_what_is_lost_and_frees_the_files(rundir: Path) -> None:
 
 def test_whoever_asks_and_does_not_read_fills_no_memory(rundir: Path) -> None:
     with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=10) as rig:
-        pipe = rig.room._registration.pipe
+        socket = rig.room._registration.socket
         mute = rig.peer(zmq.DEALER, "notify.ctl", SNDHWM=0, RCVHWM=1)
         sent = 0
-        while not pipe.refused:
+        while not socket.refused:
             assert sent < 50_000
             for _ in range(100):
                 mute.send_multipart([encode(Kind.STATUS), b""])
             sent += 100
             rig.turn()
-            assert pipe.waiting <= 10
+            assert socket.waiting <= 10
 
 
 def test_credit_counts_once_what_was_given_before_has_been_read(rundir: Path) -> None:
     with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=50) as rig:
         rig.context.setsockopt(zmq.RCVHWM, 1)
         one = Listener(rig, A, None, 20)
-        pipe, sender = rig.room._registration.pipe, client(rig)
+        socket, sender = rig.room._registration.socket, client(rig)
         member = rig.room.pools.member(A)
         body = "x" * 100_000
         for _ in range(20):  # credit for what it has not read
@@ -423,7 +423,7 @@ def test_credit_counts_once_what_was_given_before_has_been_read(rundir: Path) ->
                 publish(sender, body, A)
             one.say(Kind.CREDIT, b"", word=20)
             rig.turn(0.005)
-        assert pipe.waiting <= 50 + 40
+        assert socket.waiting <= 50 + 40
         rig.until(lambda: member.queue, "some to wait for credit")
         head, answer = rig.open(rig.peer(zmq.DEALER, "notify.ctl"), B, [(EXCHANGE, TOPIC)])
         assert head.kind == Kind.OPENED, answer

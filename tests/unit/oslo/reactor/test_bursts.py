@@ -15,8 +15,8 @@ BURST_S = 0.1
 PATIENCE_S = 60.0
 READER = """
     import os, signal, sys, time, zmq
-    from broker.oslo.reactor import Pipe, Reactor
-    from broker.oslo.reactor.router import RouterPipe
+    from broker.oslo.reactor import Socket, Reactor
+    from broker.oslo.reactor.router import RouterSocket
     from broker.oslo.reactor.tuning import tune_local
 
     kills, burst_s, folder = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
@@ -42,11 +42,11 @@ READER = """
 
         def burst(rid):
             for _ in range(200):
-                if pipe.waiting_for(rid) < 100:
-                    pipe.send((rid, *MESSAGE))
+                if socket.waiting_for(rid) < 100:
+                    socket.send((rid, *MESSAGE))
             reactor.call_soon(burst, rid) if os.getppid() == reader else os._exit(0)
 
-        pipe = RouterPipe(reactor, sock, lambda frames, _origin: burst(frames[0]))
+        socket = RouterSocket(reactor, sock, lambda frames, _origin: burst(frames[0]))
         reactor.run()
 
     reactor = Reactor()
@@ -64,9 +64,9 @@ READER = """
         if not child:
             send_for_ever(place)
         reactor.open()
-        pipe = Pipe(reactor, tuned(reactor.context.socket(zmq.DEALER)), take)
-        pipe.sock.connect(place)
-        pipe.send([b"hi"])
+        socket = Socket(reactor, tuned(reactor.context.socket(zmq.DEALER)), take)
+        socket.sock.connect(place)
+        socket.send([b"hi"])
         before, end = came, time.monotonic() + 10
         while came == before and time.monotonic() < end:
             reactor.call_later(0.01, lambda: None)
@@ -79,7 +79,7 @@ READER = """
                 child = 0
             reactor.call_later(0.01, lambda: None)
             reactor.turn()
-        pipe.close()
+        socket.close()
         reactor.close()  # no thread of libzmq may be there when we fork
         print(number + 1, came - before, bad, flush=True)
 """

@@ -7,7 +7,7 @@ import zmq
 
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.reactor import Pipe, naming
+from broker.oslo.reactor import Socket, naming
 from broker.oslo.reactor.binding import TcpPort, guard, resolved
 from broker.oslo.reactor.naming import connect
 from broker.oslo.reactor.tuning import Tuning, tune_tcp
@@ -41,11 +41,11 @@ def port_of(hand, kind=zmq.ROUTER):
 
 
 def dial(hand, at, kind=zmq.DEALER):
-    """The pipe and its connection."""
+    """The socket and its connection."""
     sock = hand.sock(kind)
     tune_tcp(sock, Tuning(curve=curve.CurveClient(OURS, NODE.public_key)))
-    pipe = Pipe(hand.reactor, sock)
-    return pipe, connect(hand.reactor, pipe, at, OURS.public_key)
+    socket = Socket(hand.reactor, sock)
+    return socket, connect(hand.reactor, socket, at, OURS.public_key)
 
 
 def warnings(hand):
@@ -57,7 +57,7 @@ def warnings(hand):
 )
 def test_a_key_that_is_refused_is_told_once_and_tried_until_it_is_listed(hand, kind, theirs):
     acl, at = port_of(hand, theirs)
-    pipe, connection = dial(hand, at, kind)
+    socket, connection = dial(hand, at, kind)
     hand.until(lambda: acl.denied >= 3)
     assert connection.unknown_key == OURS.public_key
     (said,) = warnings(hand)
@@ -68,23 +68,23 @@ def test_a_key_that_is_refused_is_told_once_and_tried_until_it_is_listed(hand, k
         NodeConfig("/nowhere", keys=(KeyEntry(OURS.public_key),))
     )._keys[OURS.public_key]
     hand.until(lambda: not connection.unknown_key)
-    pipe.close()
+    socket.close()
 
 
 def test_a_key_that_is_taken_leaves_no_monitor_behind(hand):
     acl, at = port_of(hand)
     acl.let_in(OURS.public_key)
-    pipe, connection = dial(hand, at)
+    socket, connection = dial(hand, at)
     hand.until(lambda: connection._handshake.closed)
     assert not connection.unknown_key
     assert not warnings(hand)
-    pipe.close()
+    socket.close()
 
 
 def test_a_socket_that_is_closed_before_its_handshake_takes_its_monitor_along(hand):
     _acl, at = port_of(hand)
-    pipe, connection = dial(hand, at)
-    pipe.close()
+    socket, connection = dial(hand, at)
+    socket.close()
     assert connection._handshake.closed
     for _ in range(5):
         hand.turn()
@@ -94,7 +94,7 @@ def test_a_peer_that_is_lost_after_a_handshake_is_dialled_anew(hand):
     """It may have forgotten our key: libzmq would not connect to it again by itself."""
     acl, at = port_of(hand)
     acl.let_in(OURS.public_key)
-    pipe, connection = dial(hand, at)
+    socket, connection = dial(hand, at)
     hand.until(lambda: connection._handshake.closed)
     del acl._keys[OURS.public_key]
     before = acl.denied
@@ -102,4 +102,4 @@ def test_a_peer_that_is_lost_after_a_handshake_is_dialled_anew(hand):
     connection.look(lost=True)
     hand.until(lambda: acl.denied > before)
     hand.until(lambda: connection.unknown_key)
-    pipe.close()
+    socket.close()

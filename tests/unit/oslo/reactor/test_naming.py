@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from broker.errors import ConfigError
-from broker.oslo.reactor import Pipe, Reactor, naming
+from broker.oslo.reactor import Reactor, Socket, naming
 from broker.oslo.reactor.naming import connect, look_up, names_of
 from tests.live.oslo_wire import tell
 from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, received
@@ -78,8 +78,8 @@ def listening(hand, host="127.0.0.1"):
 
 def dealer(hand):
     got = []
-    pipe = Pipe(hand.reactor, hand.sock(zmq.DEALER, IMMEDIATE=1, RECONNECT_IVL=20), received(got))
-    return pipe, got
+    socket = Socket(hand.reactor, hand.sock(zmq.DEALER, IMMEDIATE=1, RECONNECT_IVL=20), received(got))
+    return socket, got
 
 
 def echoed(hand, peer):
@@ -104,21 +104,21 @@ def test_numbers_and_files_are_connected_at_once_and_need_no_thread(hand, resolv
             peer, port = listening(hand, host)
         except zmq.ZMQError:
             pytest.skip("optional: this machine has no IPv6")
-        pipe, got = dealer(hand)
+        socket, got = dealer(hand)
         where = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-        connection = connect(hand.reactor, pipe, where)
+        connection = connect(hand.reactor, socket, where)
         assert connection.at == where
         assert not connection.named
-        pipe.send([b"x"])
+        socket.send([b"x"])
         echoed(hand, peer)
         hand.until(lambda got=got: got == [[b"x"]])
         connection.look(True)
-        pipe.close()
+        socket.close()
     peer = hand.peer(zmq.ROUTER)
     peer.bind(f"ipc://{rundir}/s")
-    pipe, got = dealer(hand)
-    connect(hand.reactor, pipe, f"ipc://{rundir}/s")
-    pipe.send([b"x"])
+    socket, got = dealer(hand)
+    connect(hand.reactor, socket, f"ipc://{rundir}/s")
+    socket.send([b"x"])
     echoed(hand, peer)
     hand.until(lambda: got)
     assert resolver.asked == []
@@ -147,11 +147,11 @@ def test_a_name_keeps_nobody_but_its_own_socket(hand, resolver):
 
 def test_one_look_up_serves_all_and_is_kept_for_a_while(hand, resolver):
     resolver.say("node7.example", ("127.0.0.1",))
-    pipes = [dealer(hand)[0] for _ in range(5)]
-    ways = [connect(hand.reactor, pipe, f"{NAME}:{port}") for port, pipe in enumerate(pipes[:4], 9501)]
+    sockets = [dealer(hand)[0] for _ in range(5)]
+    ways = [connect(hand.reactor, socket, f"{NAME}:{port}") for port, socket in enumerate(sockets[:4], 9501)]
     hand.until(lambda: all(way.at for way in ways))
     assert [way.at for way in ways] == [f"tcp://127.0.0.1:{port}" for port in range(9501, 9505)]
-    assert connect(hand.reactor, pipes[4], f"{NAME}:9505").at == "tcp://127.0.0.1:9505"
+    assert connect(hand.reactor, sockets[4], f"{NAME}:9505").at == "tcp://127.0.0.1:9505"
     assert len(resolver.asked) == 1
     assert names_of(hand.reactor).status() == {"known": 1, "waited_for": 0, "looked_up": 1, "failed": 0}
 
@@ -169,8 +169,8 @@ def test_a_name_that_hangs_does_not_keep_the_others(hand, resolver):
 def test_failures_are_said_once_and_tried_again_until_the_socket_is_closed(hand, resolver, monkeypatch):
     monkeypatch.setattr(naming, "PAUSE_FIRST_S", 0.02)
     resolver.say("node7.example", OSError("no name server"))
-    pipe, _got = dealer(hand)
-    way = connect(hand.reactor, pipe, f"{NAME}:1")
+    socket, _got = dealer(hand)
+    way = connect(hand.reactor, socket, f"{NAME}:1")
     hand.until(lambda: len(resolver.asked) >= 4)
     lines = [text for _level, text in hand.said]
     assert lines == [
@@ -206,10 +206,10 @@ def test_a_name_is_looked_up_every_second_at_first_and_then_more_rarely(hand, re
 def test_a_peer_that_is_away_is_looked_up_again_and_followed(hand, resolver):
     old, port = listening(hand)
     resolver.say("node7.example", ("127.0.0.1",))
-    pipe, got = dealer(hand)
-    way = connect(hand.reactor, pipe, f"{NAME}:{port}")
+    socket, got = dealer(hand)
+    way = connect(hand.reactor, socket, f"{NAME}:{port}")
     hand.until(lambda: way.at)
-    pipe.send([b"1"])
+    socket.send([b"1"])
     echoed(hand, old)
     hand.until(lambda: got)
     old.close()  # or libzmq might still give it something
@@ -225,7 +225,7 @@ def test_a_peer_that_is_away_is_looked_up_again_and_followed(hand, resolver):
     hand.until(lambda: way.at == f"tcp://127.0.0.2:{port}")
 
     def arrived():
-        pipe.send(
+        socket.send(
             [b"2"]
         )  # until libzmq has noticed the end of the old connection, it may give that one something
         return new.poll(0)
@@ -282,13 +282,13 @@ def test_closing_waits_for_no_resolver_and_forgets_what_comes_late(resolver):
     reactor = Reactor()
     reactor.open()
     sock = reactor.context.socket(zmq.DEALER)
-    pipe = Pipe(reactor, sock)
-    connect(reactor, pipe, f"{NAME}:1")
+    socket = Socket(reactor, sock)
+    connect(reactor, socket, f"{NAME}:1")
     while not resolver.asked:
         reactor.call_later(0.01, lambda: None)
         reactor.turn()
     (thread,) = threads()
-    pipe.close()
+    socket.close()
     reactor.close()
     assert thread.is_alive()
     assert reactor not in naming._names
@@ -300,7 +300,7 @@ def test_closing_waits_for_no_resolver_and_forgets_what_comes_late(resolver):
 def test_the_end_of_the_process_and_a_fork_wait_for_no_resolver():
     script = """
         import os, threading, zmq
-        from broker.oslo.reactor import Pipe, Reactor, naming
+        from broker.oslo.reactor import Socket, Reactor, naming
         never = threading.Event()
         asked = threading.Event()
         def hang(host):
@@ -310,10 +310,10 @@ def test_the_end_of_the_process_and_a_fork_wait_for_no_resolver():
         def begin():
             reactor = Reactor()
             reactor.open()
-            pipe = Pipe(reactor, reactor.context.socket(zmq.DEALER))
-            naming.connect(reactor, pipe, "tcp://node7.example:1")
+            socket = Socket(reactor, reactor.context.socket(zmq.DEALER))
+            naming.connect(reactor, socket, "tcp://node7.example:1")
             assert asked.wait(10)
-            return reactor, pipe
+            return reactor, socket
         parents = begin()
         child = os.fork()
         asked.clear()
@@ -322,11 +322,11 @@ def test_the_end_of_the_process_and_a_fork_wait_for_no_resolver():
         else:
             naming.look_up = lambda host: ("127.0.0.1",)
             asked.set()
-            reactor, pipe = begin()
-            while not reactor.turns or not pipe.sock.get(zmq.LAST_ENDPOINT):
+            reactor, socket = begin()
+            while not reactor.turns or not socket.sock.get(zmq.LAST_ENDPOINT):
                 reactor.call_later(0.01, lambda: None)
                 reactor.turn()
-            pipe.close()
+            socket.close()
             reactor.close()
             os._exit(7)
         parents[1].close()
@@ -349,7 +349,7 @@ import eventlet
 eventlet.monkey_patch()
 import threading
 import zmq
-from broker.oslo.reactor import Pipe, Reactor, naming, natives
+from broker.oslo.reactor import Socket, Reactor, naming, natives
 
 real, blocked = naming.look_up, []
 
@@ -365,14 +365,14 @@ reactor, made, beats = Reactor(), [], []
 
 def run():
     reactor.open()
-    pipe = Pipe(reactor, reactor.context.socket(zmq.DEALER))
-    way = naming.connect(reactor, pipe, "tcp://localhost:1")
+    socket = Socket(reactor, reactor.context.socket(zmq.DEALER))
+    way = naming.connect(reactor, socket, "tcp://localhost:1")
 
     def look():
         if not way.at:
             reactor.call_later(0.01, look)
             return
-        pipe.close()
+        socket.close()
         made.append(way.at)
         reactor.stop()
 
@@ -408,10 +408,10 @@ def test_names_are_looked_up_in_real_threads_under_eventlet():
 
 
 def test_what_is_no_endpoint_is_refused(hand):
-    pipe, _got = dealer(hand)
+    socket, _got = dealer(hand)
     for wrong in ("tcp://nowhere", "udp://127.0.0.1:1", "tcp://h:99999"):
         with pytest.raises(ConfigError):
-            connect(hand.reactor, pipe, wrong)
+            connect(hand.reactor, socket, wrong)
 
 
 def test_the_system_is_asked_for_ipv4_first():

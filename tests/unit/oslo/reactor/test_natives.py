@@ -23,7 +23,7 @@ def real(value):
 def check():
     from broker.oslo.reactor import Reactor, natives
     from broker.oslo.reactor.bundle import pack
-    from broker.oslo.reactor.pipe import Outcome, Pipe
+    from broker.oslo.reactor.socket import Outcome, Socket
     import zmq
 
     assert natives.threads_are_green() is GREEN
@@ -47,8 +47,8 @@ def check():
         a, b = (reactor.context.socket(zmq.DEALER) for _ in range(2))
         a.bind("tcp://127.0.0.1:*")
         b.connect(a.get_string(zmq.LAST_ENDPOINT))
-        one = Pipe(reactor, a, lambda frames, _: one.send([pack(frames)]))
-        two = Pipe(reactor, b, lambda frames, _: came.append(frames))
+        one = Socket(reactor, a, lambda frames, _: one.send([pack(frames)]))
+        two = Socket(reactor, b, lambda frames, _: came.append(frames))
         two.send([pack([b"hello", b"there"])])
         reactor.call_later(0.05, made.append, "timer")
         reactor.call_later(0.3, made.append, "late timer")
@@ -83,7 +83,7 @@ ORDERS = {
     "patched before": (True, "import eventlet; eventlet.monkey_patch(); check()"),
     "patched after": (
         True,
-        "import broker.oslo.reactor.pipe; import eventlet; eventlet.monkey_patch(); check()",
+        "import broker.oslo.reactor.socket; import eventlet; eventlet.monkey_patch(); check()",
     ),
     "imported and not patched": (False, "import eventlet; check()"),
     "patched but for threads": (False, "import eventlet; eventlet.monkey_patch(thread=False); check()"),

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from broker.errors import ConfigError
-from broker.oslo.reactor.reused_port import ReusedPort
+from broker.oslo.reactor.binding import ReusedPort
 from broker.testing.harness import PATIENCE_S
 
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import zmq
 
+from broker.oslo.reactor.bundle import FRAMES_MAX, unpack
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.outbox import Frames, Outbox
-from broker.oslo.reactor.reading import Reading
 
-__all__ = ["Frames", "Outcome", "Pipe", "Receive"]
+__all__ = ["Frames", "Outcome", "Receive", "Socket"]
 
 DRAIN_MSGS: Final = 64
 """Messages read in one turn, so that other sockets get theirs."""
@@ -37,6 +37,11 @@ RETRY_MAX_S: Final = 0.25
 for a peer that is away took two percent of a processor. Its return is seen at once all the same."""
 _TELL_ROOM: Final = (zmq.DEALER, zmq.PUSH)
 """Sockets whose POLLOUT is there exactly when one more message finds room."""
+NO_BUNDLE: Final = b"no bundle: "
+"""Stands before the first frame of what should have been a bundle."""
+# read where it is used, not folded by the compiler: tests change it
+SKIPPED_FRAMES: int = 4096
+"""Frames beyond those that are kept which are read in one go: two bytes on the wire make an empty one."""
 OUTBOX_MSGS: Final = 10_000
 OUTBOX_BYTES: Final = 64 << 20
 _EVENTS: Final = int(zmq.EVENTS)
@@ -46,7 +51,7 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.SNDMORE | zmq.NOBLOCK)
 
 Receive = Callable[[list[bytes], str], None]
-"""Takes the frames of one message and its origin: the property of its connection that the pipe was told to ask for."""
+"""Takes the frames of one message and its origin: the property of its connection that the socket was told to read."""
 
 
 class Outcome(IntEnum):
@@ -60,12 +65,12 @@ class Outcome(IntEnum):
     SENT = 2
 
 
-class Pipe:
+class Socket:
     """A socket that belongs to a reactor's thread.
 
-    Whoever does something else with ``sock`` than this class does (connects it further, subscribes) has to ``touch``
-    the pipe in the same turn, also when libzmq refuses it: it may have taken the news of a message in on that occasion,
-    and does not tell it again.
+    Whoever does something else with ``sock``, libzmq's, than this class does (connects it further, subscribes) has to
+    ``touch`` this one in the same turn, also when libzmq refuses it: it may have taken the news of a message in on that
+    occasion, and does not tell it again.
 
     Args:
         reactor: whose.
@@ -106,7 +111,7 @@ class Pipe:
         self._receive = receive
         # without pyzmq's check for draft sockets, a call for each frame
         self._send: Any = super(zmq.Socket, sock).send
-        self._reading = Reading(sock, origin)
+        self._reading = MessageReader(sock, origin)
         self._outbox = Outbox()
         self._msgs_max = outbox_msgs
         self._bytes_max = outbox_bytes
@@ -308,3 +313,63 @@ class Pipe:
         self.sock.close(linger_ms)
         if self.ended is not None:
             self.ended()
+
+
+class MessageReader:
+    """Reads messages from ``sock``: their frames, how many at most, and whose connection each came by.
+
+    A DEALER is sent bundles (``bundle``, which says why). What is none came from a wrong peer; it is handed on as one
+    frame that no receiver can take for anything but malformed, so that each counts and logs it as other nonsense.
+
+    Args:
+        sock: not closed by this.
+        origin: property of connections that is read with each message; "" none.
+    """
+
+    def __init__(self, sock: zmq.Socket[bytes], origin: str) -> None:
+        # without pyzmq's check for draft sockets, a call for each frame
+        self._recv: Any = super(zmq.Socket, sock).recv
+        self._origin = origin
+        self._skipping = False
+        self._bundled = sock.type == zmq.DEALER
+        self._most = 1 if self._bundled else FRAMES_MAX
+
+    def message(self) -> tuple[list[bytes], str]:
+        """The frames of the next message and its origin; of too many the first ``FRAMES_MAX``, of a DEALER's see above.
+
+        Raises:
+            zmq.Again: there is none.
+        """
+        recv = self._recv
+        frame = recv(_NOBLOCK, False)
+        origin = ""
+        if self._origin:
+            try:
+                origin = str(frame.get(self._origin))
+            except zmq.ZMQError:
+                origin = ""  # a connection without it
+        frames = [frame.bytes]
+        while frame.more:
+            if len(frames) == self._most:
+                self._skipping = True
+                break
+            frame = recv(_NOBLOCK, False)
+            frames.append(frame.bytes)
+        return (self._opened(frames[0]) if self._bundled else frames), origin
+
+    def _opened(self, frame: bytes) -> list[bytes]:
+        if not self._skipping:  # several frames are no bundle, whatever the first one is
+            try:
+                return unpack(frame)
+            except ValueError:
+                pass
+        return [NO_BUNDLE + frame]
+
+    def ready(self) -> bool:
+        """False: the rest of the last message is still being dropped; ask again in the next turn."""
+        if self._skipping:
+            for _ in range(SKIPPED_FRAMES):
+                if not self._recv(_NOBLOCK, False).more:
+                    self._skipping = False
+                    break
+        return not self._skipping

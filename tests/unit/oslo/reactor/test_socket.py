@@ -6,10 +6,9 @@ import time
 import pytest
 import zmq
 
-from broker.oslo.reactor import Pipe, pipe
+from broker.oslo.reactor import Socket, socket
 from broker.oslo.reactor.bundle import FRAMES_MAX, pack
-from broker.oslo.reactor.pipe import DRAIN_MSGS, Outcome
-from broker.oslo.reactor.reading import NO_BUNDLE
+from broker.oslo.reactor.socket import DRAIN_MSGS, NO_BUNDLE, Outcome
 from tests.unit.oslo.reactor.turns import PATIENCE_S, Broken, by_hand, disconnects, received
 
 pytestmark = pytest.mark.interpreter
@@ -40,10 +39,10 @@ def quiet_turns(hand, s: float) -> int:
     return hand.reactor.turns - before
 
 
-def stalled(hand, **limits) -> tuple[Pipe, zmq.Socket[bytes]]:
-    """A pipe to a peer that is connected and does not read, with as much sent as fits without waiting."""
+def stalled(hand, **limits) -> tuple[Socket, zmq.Socket[bytes]]:
+    """A socket to a peer that is connected and does not read, with as much sent as fits without waiting."""
     sock, where = hand.bound(zmq.DEALER, **SMALL)
-    one = Pipe(hand.reactor, sock, **limits)
+    one = Socket(hand.reactor, sock, **limits)
     peer = hand.peer(zmq.DEALER, where, **SMALL)
     hand.until(lambda: one.send([b"first", BODY]) is Outcome.SENT or (one.take_back() and False))
     while one.send([b"first", BODY]) is Outcome.SENT:
@@ -52,7 +51,7 @@ def stalled(hand, **limits) -> tuple[Pipe, zmq.Socket[bytes]]:
     return one, peer
 
 
-def fills(hand, one: Pipe) -> bool:
+def fills(hand, one: Socket) -> bool:
     """True when what waits has not become less for a while."""
     for _ in range(5):
         hand.turn(0.02)
@@ -77,7 +76,7 @@ def rest(peer: zmq.Socket[bytes]) -> list[list[bytes]]:
 def test_messages_go_and_come(hand):
     sock, where = hand.bound(zmq.DEALER)
     came = []
-    one = Pipe(hand.reactor, sock, received(came))
+    one = Socket(hand.reactor, sock, received(came))
     peer = hand.peer(zmq.DEALER, where)
     peer.send(pack([b"to", b"", b"you"]))
     hand.until(lambda: came)
@@ -89,7 +88,7 @@ def test_messages_go_and_come(hand):
 
 def test_what_finds_no_peer_waits_and_goes_out_when_one_comes(hand):
     sock, where = hand.bound(zmq.PUSH, IMMEDIATE=1)
-    one = Pipe(hand.reactor, sock)
+    one = Socket(hand.reactor, sock)
     for number in range(5):
         assert one.send([b"%d" % number]) is Outcome.QUEUED
     assert one.waiting == 5
@@ -147,14 +146,14 @@ def test_order_is_kept_between_what_waited_and_what_did_not(hand):
 
 def test_an_outbox_is_bounded_in_messages(hand):
     sock, _ = hand.bound(zmq.PUSH)
-    one = Pipe(hand.reactor, sock, outbox_msgs=3)
+    one = Socket(hand.reactor, sock, outbox_msgs=3)
     assert [one.send([b"x"]) for _ in range(5)] == [Outcome.QUEUED] * 3 + [Outcome.FULL] * 2
     assert (one.waiting, one.refused) == (3, 2)
 
 
 def test_an_outbox_is_bounded_in_bytes_but_for_the_message_that_makes_it_full(hand):
     sock, _ = hand.bound(zmq.PUSH)
-    one = Pipe(hand.reactor, sock, outbox_bytes=100)
+    one = Socket(hand.reactor, sock, outbox_bytes=100)
     assert one.send([b"x" * 1000]) is Outcome.QUEUED
     assert one.send([b"x"]) is Outcome.FULL
     assert one.take_back() == [[b"x" * 1000]]
@@ -163,7 +162,7 @@ def test_an_outbox_is_bounded_in_bytes_but_for_the_message_that_makes_it_full(ha
 
 def test_what_waited_is_told_when_it_is_sent_and_what_is_stale_is_not_sent(hand):
     sock, where = hand.bound(zmq.PUSH, IMMEDIATE=1)
-    one = Pipe(hand.reactor, sock)
+    one = Socket(hand.reactor, sock)
     gone = []
     one.flushed = gone.append
     one.stale = lambda frames: frames[0] == b"old"
@@ -180,7 +179,7 @@ def test_what_waited_is_told_when_it_is_sent_and_what_is_stale_is_not_sent(hand)
 
 def test_what_is_told_may_close_the_pipe(hand):
     sock, where = hand.bound(zmq.PUSH, IMMEDIATE=1)
-    one = Pipe(hand.reactor, sock)
+    one = Socket(hand.reactor, sock)
     one.flushed = lambda _frames: one.close(1000)
     for number in range(3):
         one.send([b"%d" % number])
@@ -193,7 +192,7 @@ def test_what_is_told_may_close_the_pipe(hand):
 
 def test_what_was_never_sent_can_be_taken_back_in_part_or_whole_after_the_end_too(hand):
     sock, _ = hand.bound(zmq.PUSH)
-    one = Pipe(hand.reactor, sock)
+    one = Socket(hand.reactor, sock)
     for number in range(6):
         one.send([b"%d" % number])
     assert one.sift_all(lambda frames: int(frames[0]) % 2 == 1) == [[b"1"], [b"3"], [b"5"]]
@@ -206,7 +205,7 @@ def test_what_was_never_sent_can_be_taken_back_in_part_or_whole_after_the_end_to
 
 def test_a_peer_that_is_away_is_tried_ever_more_seldom_and_found_at_once(hand):
     sock, where = hand.bound(zmq.PUSH, IMMEDIATE=1)
-    one = Pipe(hand.reactor, sock)
+    one = Socket(hand.reactor, sock)
     tries, delays = [], []
 
     def tried() -> int:
@@ -218,7 +217,7 @@ def test_a_peer_that_is_away_is_tried_ever_more_seldom_and_found_at_once(hand):
 
     assert one.send([b"x"]) is Outcome.QUEUED
     hand.until(lambda: tried() == 7)
-    assert delays == [0.01, 0.02, 0.04, 0.08, 0.16, pipe.RETRY_MAX_S, pipe.RETRY_MAX_S]
+    assert delays == [0.01, 0.02, 0.04, 0.08, 0.16, socket.RETRY_MAX_S, socket.RETRY_MAX_S]
     assert one.send([b"y"]) is Outcome.QUEUED
     assert tried() == 7  # not anew for each that finds others waiting
     one._retry.cancel()  # none comes any more: its descriptor has to tell
@@ -229,7 +228,7 @@ def test_a_peer_that_is_away_is_tried_ever_more_seldom_and_found_at_once(hand):
     peer.close(0)
     hand.until(lambda: one.send([b"z"]) is Outcome.QUEUED)
     tried()
-    assert delays[7:] == [pipe.RETRY_S]  # another absence
+    assert delays[7:] == [socket.RETRY_S]  # another absence
 
 
 class Slow(list):
@@ -255,7 +254,7 @@ def test_a_peer_that_goes_in_the_middle_of_a_message_gets_nothing_and_the_next_o
     hand, kind, mate, frames
 ):
     sock, where = hand.bound(kind, IMMEDIATE=1)
-    one = Pipe(hand.reactor, sock)
+    one = Socket(hand.reactor, sock)
     message = [b"%d" % number for number in range(frames)]
     outcomes = []
     with disconnects(sock) as gone:
@@ -280,7 +279,7 @@ def test_a_peer_that_goes_in_the_middle_of_a_message_gets_nothing_and_the_next_o
 def test_big_messages_go_through(hand):
     sock, where = hand.bound(zmq.DEALER)
     came = []
-    one = Pipe(hand.reactor, sock, received(came), outbox_bytes=1)
+    one = Socket(hand.reactor, sock, received(came), outbox_bytes=1)
     peer = hand.peer(zmq.DEALER, where)
     big = os.urandom(1 << 20) * 24
     peer.send(pack([b"env", big]))
@@ -296,9 +295,9 @@ def test_big_messages_go_through(hand):
 def test_a_busy_socket_leaves_the_others_their_turn(hand):
     sock, where = hand.bound(zmq.PULL, RCVHWM=0)
     order = []
-    Pipe(hand.reactor, sock, lambda frames, _origin: order.append(b"busy"))
+    Socket(hand.reactor, sock, lambda frames, _origin: order.append(b"busy"))
     other, there = hand.bound(zmq.PULL)
-    Pipe(hand.reactor, other, lambda frames, _origin: order.append(b"other"))
+    Socket(hand.reactor, other, lambda frames, _origin: order.append(b"other"))
     busy, quiet = hand.peer(zmq.PUSH, where, SNDHWM=0), hand.peer(zmq.PUSH, there)
     for _ in range(10 * DRAIN_MSGS):
         busy.send(b"x")
@@ -310,10 +309,10 @@ def test_a_busy_socket_leaves_the_others_their_turn(hand):
 
 
 def test_big_messages_are_read_in_portions_too(hand, monkeypatch):
-    monkeypatch.setattr(pipe, "DRAIN_BYTES", 10_000)
+    monkeypatch.setattr(socket, "DRAIN_BYTES", 10_000)
     sock, where = hand.bound(zmq.PULL, RCVHWM=0)
     came, at_turn = [], []
-    Pipe(
+    Socket(
         hand.reactor, sock, lambda frames, _origin: (came.append(frames), at_turn.append(hand.reactor.turns))
     )
     peer = hand.peer(zmq.PUSH, where, SNDHWM=0)
@@ -328,7 +327,7 @@ def test_big_messages_are_read_in_portions_too(hand, monkeypatch):
 def test_a_paused_socket_is_not_read_and_does_not_spin(hand):
     sock, where = hand.bound(zmq.PULL)
     came = []
-    one = Pipe(hand.reactor, sock, received(came))
+    one = Socket(hand.reactor, sock, received(came))
     one.paused = True
     peer = hand.peer(zmq.PUSH, where)
     for _ in range(10):
@@ -354,7 +353,7 @@ def test_a_receiver_may_pause_and_nothing_is_lost(hand):
     def resume() -> None:
         one.paused = False
 
-    one = Pipe(hand.reactor, sock, take)
+    one = Socket(hand.reactor, sock, take)
     peer = hand.peer(zmq.PUSH, where)
     for number in range(20):
         peer.send(b"%d" % number)
@@ -364,7 +363,7 @@ def test_a_receiver_may_pause_and_nothing_is_lost(hand):
 
 def test_a_socket_that_nobody_reads_does_not_spin(hand):
     sock, where = hand.bound(zmq.DEALER)
-    Pipe(hand.reactor, sock)
+    Socket(hand.reactor, sock)
     peer = hand.peer(zmq.DEALER, where)
     for _ in range(10):
         peer.send(b"x")
@@ -390,7 +389,7 @@ def test_a_message_that_the_receiver_fails_at_costs_only_itself(hand):
             raise ValueError("as it was told to")
         came.append(frames)
 
-    one = Pipe(hand.reactor, sock, take)
+    one = Socket(hand.reactor, sock, take)
     peer = hand.peer(zmq.PUSH, where)
     for frame in (b"a", b"bad", b"b", b"bad", b"c"):
         peer.send(frame)
@@ -403,7 +402,7 @@ def test_a_message_that_the_receiver_fails_at_costs_only_itself(hand):
 def test_a_receiver_may_close_its_pipe(hand):
     sock, where = hand.bound(zmq.PULL)
     came = []
-    one = Pipe(hand.reactor, sock, lambda frames, _origin: (came.append(frames), one.close()))
+    one = Socket(hand.reactor, sock, lambda frames, _origin: (came.append(frames), one.close()))
     peer = hand.peer(zmq.PUSH, where)
     for _ in range(5):
         peer.send(b"x")
@@ -415,10 +414,10 @@ def test_a_receiver_may_close_its_pipe(hand):
 
 
 def test_a_message_of_very_many_frames_is_cut_and_the_next_one_is_whole(hand, monkeypatch):
-    monkeypatch.setattr("broker.oslo.reactor.reading.SKIPPED_FRAMES", 100)
+    monkeypatch.setattr("broker.oslo.reactor.socket.SKIPPED_FRAMES", 100)
     sock, where = hand.bound(zmq.PULL)
     came, at_turn = [], []
-    one = Pipe(
+    one = Socket(
         hand.reactor, sock, lambda frames, _origin: (came.append(frames), at_turn.append(hand.reactor.turns))
     )
     peer = hand.peer(zmq.PUSH, where)
@@ -434,7 +433,7 @@ def test_a_message_of_very_many_frames_is_cut_and_the_next_one_is_whole(hand, mo
 def test_what_is_no_bundle_reaches_a_dealers_receiver_as_one_frame_that_is_nothing(hand):
     sock, where = hand.bound(zmq.DEALER)
     came = []
-    one = Pipe(hand.reactor, sock, received(came))
+    one = Socket(hand.reactor, sock, received(came))
     peer = hand.peer(zmq.DEALER, where)
     good = pack([b"a", b"b"])
     for parts in (
@@ -458,7 +457,7 @@ def test_the_origin_is_a_property_of_the_connection(hand, rundir):
     sock = hand.sock(zmq.ROUTER)
     sock.bind(f"ipc://{rundir}/s")
     origins = []
-    Pipe(hand.reactor, sock, lambda frames, origin: origins.append(origin), origin="Peer-Address")
+    Socket(hand.reactor, sock, lambda frames, origin: origins.append(origin), origin="Peer-Address")
     peer = hand.peer(zmq.DEALER, f"ipc://{rundir}/s")
     for _ in range(3):
         peer.send_multipart([b"a", b"b"])
@@ -469,7 +468,7 @@ def test_the_origin_is_a_property_of_the_connection(hand, rundir):
 def test_an_origin_that_a_connection_has_not_is_empty(hand):
     sock, where = hand.bound(zmq.PULL)
     origins = []
-    Pipe(hand.reactor, sock, lambda frames, origin: origins.append(origin), origin="User-Id")
+    Socket(hand.reactor, sock, lambda frames, origin: origins.append(origin), origin="User-Id")
     hand.peer(zmq.PUSH, where).send(b"x")
     hand.until(lambda: origins)
     assert origins == [""]
@@ -483,12 +482,12 @@ def test_two_that_answer_each_other_never_wait_for_nothing(hand, hwm):
     other.connect(where)
     count = [0, 0]
 
-    def answer(who: int, mine: Pipe) -> None:
+    def answer(who: int, mine: Socket) -> None:
         count[who] += 1
         mine.send([b"ball", b"%d" % count[who]])
 
-    one = Pipe(hand.reactor, sock, lambda frames, _origin: answer(0, one))
-    two = Pipe(hand.reactor, other, lambda frames, _origin: answer(1, two))
+    one = Socket(hand.reactor, sock, lambda frames, _origin: answer(0, one))
+    two = Socket(hand.reactor, other, lambda frames, _origin: answer(1, two))
     for _ in range(8):
         two.send([b"serve"])
     waited = []
