@@ -65,7 +65,7 @@ class Tree(Supervisor):
         children = list(self.children.values())
         told = [child for child in (*self.beside, self._root) if child is not None]
         # nobody follows a rank 0 that was killed, or that they have not all joined yet
-        follow = self._root is None or _joined(self._root)
+        follow = any(map(_joined, self.ranks if self._root is None else [self._root]))
         first = [Step(told, signal.SIGTERM, LEAVE_S)] if follow else []
         await self.end(children, *first, Step(children, signal.SIGTERM, STOP_S - LEAVE_S))
 

@@ -148,6 +148,11 @@ def test_nobody_waits_for_those_who_have_nobody_to_follow(stage, monkeypatch):
         while not all(rank.ready for rank in half.ranks):
             await asyncio.sleep(0.01)
         await half.down()
+        below = Tree([stage.child("rank 1", AWAY)], None)
+        below.begin()
+        while not below.ranks[0].ready:
+            await asyncio.sleep(0.01)
+        await below.down()
 
     run(work)
 
