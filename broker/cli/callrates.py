@@ -45,6 +45,7 @@ HEADS: Final = (
     "which errors",
     "the last one",
 )
+NARROW_HEADS: Final = ("kind", "method", "calls", "errors", "open", "p50", "p99", "which errors")
 Bound = tuple[int, bool]
 """A latency in ns, or only a bound above which it is: True."""
 
@@ -127,7 +128,7 @@ class CallRates:
         if screen.as_json:
             screen.value(self.as_json())
             return
-        screen.table(HEADS, [self._row(each) for each in self.methods])
+        screen.table(HEADS, [self._row(each) for each in self.methods], narrow=NARROW_HEADS)
         if not self.methods:
             screen.line("nobody has called a service" if not self.seconds else "no calls", "dim")
         for why, ranks in self.silent.items():

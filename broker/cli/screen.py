@@ -125,14 +125,31 @@ class Screen:
         """Anything rich can draw."""
         self.console.print(what)
 
-    def table(self, heads: Row, rows: Sequence[Row], style_of: Callable[[Row], str] | None = None) -> None:
-        """A table under ``heads``; aligned columns when piped."""
+    def table(
+        self,
+        heads: Row,
+        rows: Sequence[Row],
+        style_of: Callable[[Row], str] | None = None,
+        narrow: Row | None = None,
+    ) -> None:
+        """A table under ``heads``; aligned columns when piped.
+
+        Args:
+            heads: the name of each column.
+            rows: its cells.
+            style_of: what a whole row looks like on a terminal.
+            narrow: those of ``heads`` that matter most: of a terminal that has no room for all. None: all.
+        """
         rows = [[one_line(cell) for cell in row] for row in rows]
-        if self.rich:
-            self.draw(build_table(heads, rows, style_of))
+        if not self.rich:
+            for text in columns(heads, rows):
+                self.line(text)
             return
-        for text in columns(heads, rows):
-            self.line(text)
+        styles = [style_of(row) if style_of is not None else "" for row in rows]
+        if narrow is not None and max(map(len, columns(heads, rows))) + 2 > self.console.width:
+            kept = [heads.index(head) for head in narrow]
+            heads, rows = narrow, [[row[at] for at in kept] for row in rows]
+        self.draw(build_table(heads, rows, styles))
 
     def records(self, heads: Row, values: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> None:
         """``values`` as JSON lines with ``--json``, else ``rows`` as a table."""
@@ -143,9 +160,7 @@ class Screen:
             self.table(heads, rows)
 
 
-def build_table(
-    heads: Row, rows: Sequence[Row], style_of: Callable[[Row], str] | None = None
-) -> RenderableType:
+def build_table(heads: Row, rows: Sequence[Row], styles: Sequence[str]) -> RenderableType:
     """A rich table without vertical lines; columns of numbers stand to the right."""
     from rich import box
     from rich.table import Table
@@ -154,8 +169,7 @@ def build_table(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for at, head in enumerate(heads):
         table.add_column(head, justify="right" if _is_figures(rows, at) else "left", overflow="fold")
-    for row in rows:
-        style = style_of(row) if style_of is not None else ""
+    for row, style in zip(rows, styles, strict=True):
         table.add_row(*(Text(cell, style) for cell in row))
     return table
 

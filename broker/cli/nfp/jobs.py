@@ -41,8 +41,6 @@ JOB_HEADS: Final = (
     "result or error",
 )
 NARROW_HEADS: Final = ("id", "task", "state", "age", "workers", "result or error")
-WIDE_COLUMNS: Final = 160
-"""Of a terminal that has room for all of ``JOB_HEADS``."""
 STATES: Final = ("open", *END_STATES)
 STYLES: Final = {"open": "yellow", "done": "green", "failed": "red", "expired": "red", "cancelled": "dim"}
 
@@ -115,15 +113,12 @@ async def list_(
 
 
 def show_jobs(screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of jobs, on a narrow terminal one of the columns that matter most."""
-    heads = JOB_HEADS if not screen.rich or screen.console.width >= WIDE_COLUMNS else NARROW_HEADS
-    rows = [dict(zip(JOB_HEADS, job_row(job), strict=True)) for job in jobs]
-    states = {row["id"]: row["state"] for row in rows}
-    screen.table(
-        heads,
-        [tuple(row[head] for head in heads) for row in rows],
-        lambda cells: STYLES.get(states[cells[0]].split()[-1], ""),
-    )
+    """Print a table of jobs."""
+    screen.table(JOB_HEADS, [job_row(job) for job in jobs], _style, NARROW_HEADS)
+
+
+def _style(row: Sequence[str]) -> str:
+    return STYLES.get(row[JOB_HEADS.index("state")].split()[-1], "")
 
 
 def job_row(job: Mapping[str, Any]) -> tuple[str, ...]:

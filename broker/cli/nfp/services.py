@@ -22,6 +22,7 @@ EXAMPLES = (
 )
 SERVICE_HEADS = ("service", "workers", "alive", "idle", "queued", "running")
 WORKER_HEADS = ("worker", "service", "status", "busy", "waiting", *END_STATES, "alive", "resources")
+NARROW_WORKER_HEADS = ("worker", "service", "status", "busy", "waiting", "done", "failed")
 CLIENT_HEADS = ("client", "there", "open jobs", "kept", "last seen", "holder")
 
 
@@ -41,7 +42,8 @@ class ServiceTables(NamedTuple):
         screen.table(SERVICE_HEADS, [service_row(one) for one in self.services], _service_style)
         if self.workers:
             screen.line("")
-            screen.table(WORKER_HEADS, [worker_row(one) for one in self.workers], _worker_style)
+            rows = [worker_row(one) for one in self.workers]
+            screen.table(WORKER_HEADS, rows, _worker_style, NARROW_WORKER_HEADS)
         if self.clients is not None:
             screen.line("")
             screen.table(CLIENT_HEADS, [client_row(one) for one in self.clients])

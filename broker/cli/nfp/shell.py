@@ -12,7 +12,7 @@ from broker.cli import options
 from broker.cli.content import value_of
 from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.nfp.completion import COMMANDS, OPTIONS, Catalog
-from broker.cli.nfp.jobs import JOB_HEADS, job_row
+from broker.cli.nfp.jobs import show_jobs
 from broker.cli.nfp.run import until_done
 from broker.cli.nfp.services import look
 from broker.cli.nfp.session import NfpSession, with_session
@@ -140,8 +140,7 @@ class Shell:
         elif words == ["services"]:
             (await look(self._client, "", False)).show(self._screen)
         elif words == ["jobs"]:
-            found = await self._client.jobs(limit=20)
-            self._screen.records(JOB_HEADS, found, [job_row(job) for job in found])
+            show_jobs(self._screen, await self._client.jobs(limit=20))
         elif words == ["refresh"]:
             await self.refresh()
         else:

@@ -1,6 +1,7 @@
 """Pure parts of the verbs: parsing what people write, forming what they read."""
 
 import io
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -189,6 +190,20 @@ def test_on_a_terminal_there_are_tables_and_colours(monkeypatch):
     text = out.getvalue()
     assert "─" in text
     assert "\x1b[31mred [1] line" in text
+
+
+@for_each(("wide", "shown"), [(22, "name n text"), (21, "name text")])
+def test_a_terminal_too_narrow_for_a_table_gets_the_columns_that_matter(wide, shown, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(wide))
+    out = Terminal()
+    rows = [("rank", "10", "more of it")]
+    screen.Screen(out=out).table(
+        ("name", "n", "text"), rows, lambda row: "red" * (row[1] == "10"), ("name", "text")
+    )
+    words = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()]
+    assert shown.split() in words
+    assert ["more", "of", "it"] in [line[-3:] for line in words]
+    assert "\x1b[31mrank" in out.getvalue(), "what a row looks like is of all its cells"
 
 
 def test_json_on_a_terminal_is_not_drawn():
