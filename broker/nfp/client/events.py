@@ -91,9 +91,18 @@ class RecentEvents:
             self._first += 1
         self._wake()
 
-    def reader(self, *, from_start: bool = True) -> EventReader:
-        """Return a reader of what is kept and of what comes; ``from_start`` False: only of what comes."""
-        return EventReader(self, self._first if from_start else self._first + len(self._events))
+    def forget(self, number: int) -> None:
+        """Keep nothing in front of the event ``number``."""
+        while self._events and self._first < number:
+            self._events.pop()
+            self._first += 1
+
+    def reader(self, *, from_start: bool = True, once: bool = False) -> EventReader:
+        """Return a reader of what is kept and of what comes; ``from_start`` False: only of what comes.
+
+        What is read ``once`` is kept for nobody else.
+        """
+        return EventReader(self, self._first if from_start else self._first + len(self._events), once)
 
     def ready(self, number: int) -> int:
         """Return how many from ``number`` on can be had at once."""
@@ -120,11 +129,12 @@ class EventReader:
         lost: events that were dropped before this reader came to them.
     """
 
-    __slots__ = ("_buffer", "_next", "lost")
+    __slots__ = ("_buffer", "_next", "_once", "lost")
 
-    def __init__(self, buffer: RecentEvents, start: int) -> None:
+    def __init__(self, buffer: RecentEvents, start: int, once: bool) -> None:
         self._buffer = buffer
         self._next = start
+        self._once = once
         self.lost = 0
 
     @property
@@ -141,6 +151,8 @@ class EventReader:
         number, event = found
         self.lost += number - self._next
         self._next = number + 1
+        if self._once:
+            self._buffer.forget(self._next)
         return event
 
 

@@ -179,13 +179,13 @@ class Job:
         """Return once a broker has the job, which then goes on without this client, or it is over."""
         await self._accepted.wait()
 
-    def events(self, *, from_start: bool = True) -> EventReader:
+    def events(self, *, from_start: bool = True, once: bool = False) -> EventReader:
         """Read what happens to the job until it is over: ``async for event in job.events()``; any number may read.
 
         The job keeps the last ``Limits.events_msgs``; a reader's ``lost`` counts those that it came too late for.
-        ``from_start`` False leaves out what has happened before.
+        ``from_start`` False leaves out what has happened before. What is read ``once`` is kept for nobody else.
         """
-        return self._buffer.reader(from_start=from_start)
+        return self._buffer.reader(from_start=from_start, once=once)
 
     # -- doing ------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Subscription:
         self.next = 0
         self._hub = hub
         self._buffer: RecentEvents = RecentEvents(hub.limits.subscription_msgs, hub.limits.stream_bytes)
-        self._reader = self._buffer.reader()
+        self._reader = self._buffer.reader(once=True)
         self._early: list[Event] | None = None
 
     async def __aenter__(self) -> Self:

@@ -20,7 +20,7 @@ async def records_of(job: Job) -> AsyncGenerator[Record, None]:
     """
     told: set[str] = set()
     accepted, lost = False, 0
-    events = job.events()
+    events = job.events(once=True)
     async for event in events:
         if events.lost > lost:
             yield {"type": "gap", "lost": events.lost - lost}
