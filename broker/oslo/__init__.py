@@ -24,7 +24,7 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     client.node_link.NodeLink.submit              sends it to the node's proxy (DEALER), or lets it wait
     [the proxy of the server's node]
     proxy.frontend.Frontend                       who sends, by the kernel's word or by the CURVE key (ROUTER)
-    proxy.call.CallProxy.came                     may they, which server, has it credit; remembers whom to answer
+    proxy.call.CallProxy.on_client_message        may they, which server, has it credit; remembers whom to answer
     proxy.registration.RegistrationSocket         to the process of that server (ROUTER)
     [the server's thread of the sockets]
     client.control_link.ControlLink.came          what comes from the proxy (DEALER)
@@ -34,9 +34,9 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     driver.handing.Workers                        a thread of the server's executor takes it and runs the endpoint
     driver.incoming.ZmqIncoming.reply             the result, or the exception, becomes a body
     [the server's thread of the sockets]
-    client.replies.ReplyCache.send                   to the proxy; kept for a while, should it be asked for again
+    client.replies.ReplyCache.send                to the proxy; kept for a while, should it be asked for again
     [the proxy]
-    proxy.call.CallProxy.replied                  was this call given to this server? to the client's connection
+    proxy.call.CallProxy.on_server_reply          was this call given to this server? to the client's connection
     [the client's thread of the sockets]
     client.call_sender.CallSender.received        ends the PendingCall, which wakes the caller
     [the caller's thread]

@@ -41,7 +41,9 @@ VERSION: Final = 1
 _HEAD: Final = Struct(">3sBBBHIIII16s")
 HEAD_BYTES: Final = _HEAD.size
 _STAMP: Final = Struct(">II")
-_STAMP_AT: Final = 16
+STAMP_AT: Final = 16
+STAMP_END: Final = 24
+"""In an envelope: userid and rolemask of who sent it."""
 _WORD: Final = Struct(">I")
 _WORD_AT: Final = 12
 _FLAGS_AT: Final = 5
@@ -250,7 +252,7 @@ def _read_address(raw: bytes) -> _Address:
 
 def stamped(frame: bytes, who: Credentials) -> bytes:
     """``frame`` with the sender's userid and rolemask as the proxy knows them, whatever it said itself."""
-    return frame[:_STAMP_AT] + _STAMP.pack(*who) + frame[_STAMP_AT + 8 :]
+    return frame[:STAMP_AT] + _STAMP.pack(*who) + frame[STAMP_END:]
 
 
 def repeated(frame: bytes) -> bytes:

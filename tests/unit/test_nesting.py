@@ -17,7 +17,7 @@ from broker.nfp.dispatch import translation
 from broker.nfp.management import jobs, replay_buffer
 from broker.oslo.directory import wire
 from broker.oslo.names import LISTENER_CHARS
-from broker.oslo.proxy import registration_messages, summaries
+from broker.oslo.proxy import server_links, summaries
 from broker.oslo.service import announce, listening, topics
 from broker.transport.websocket.codec import of_status
 from broker.wire import payload
@@ -64,7 +64,7 @@ READERS = {
     "nfp: between dialects": (lambda t: isinstance(translation._readable(t), list), b"[", b"]"),
     "nfp: several targets": (lambda t: targets.parse(t.decode()) is not None, b'["w",', b"]"),
     "oslo: an opening": (
-        taken(lambda t: registration_messages.read([t]), registration_messages.CannotOpen),
+        taken(lambda t: server_links.read_opening([t]), server_links.CannotOpen),
         b'{"listener":"%s","records":[["x","t","","%s"]],"more":' % ((b"a" * LISTENER_CHARS,) * 2),
         b"}",
     ),

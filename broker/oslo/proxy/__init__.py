@@ -6,10 +6,8 @@
     folder                  the folder of sockets: modes, one proxy for each room
     frontend                a pipeline's sockets for clients, TCP and IPC
     registration            a pipeline's control socket, where local servers register
-    server_link             these server processes, and how their end is noticed
-    registration_messages   these servers, and what they say then (pure)
-    drops                   their listeners that are dropped, some in each turn
-    rejoin                  after a restart nothing is read until local servers are registered again
+    server_links            these server processes: what they say, how their end is noticed, listeners that are dropped
+    restart_gate            after a restart nothing is read until local servers are registered again
     pipeline                what all pipelines have in common; ``direct``: CALL and CAST
     acl                     who comes in, and what they may do (pure)
     reload                  keys, rules and certificate read again while it runs
@@ -17,14 +15,13 @@
     local_listeners         the local servers of a pipeline, in turns (pure)
     route_cache             what is known of each sender and address (pure)
     pending                 calls that wait for their replies (pure)
-    absent_clients          callers that are gone: noticed, and told to who answers them
+    caller_probe            callers that are gone: noticed, and told to who answers them
     publishers              where fan-outs are published to local servers
     subscriptions           who has subscribed to what there (pure)
     slow_consumers          subscribers that read nothing: cut off before too much waits for them
-    pools                   who gets a notification, and what waits for whom (pure); ``pool_member``: one listener
+    pools                   who gets a notification, and what waits for whom (pure); ``pool_member``: one of them
     backlog                 what is kept for listeners of notifications that are away (pure); ``backlog_store``: on disk
     kept_pools              the backlog of a node, opened and announced
-    message_digest          what a notification is known by when it is given back
     journal                 what passes, for the journal: one feed for all rooms, the records of each pipeline;
                             ``summaries``: what they say of one message (pure)
     credit                  what listeners have room for; ``credited_queue``: what waits for one of them (pure)

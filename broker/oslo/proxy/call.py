@@ -29,6 +29,8 @@ from broker.identity import Credentials
 from broker.oslo.frames import (
     HEAD_BYTES,
     ID_BYTES,
+    STAMP_AT,
+    STAMP_END,
     Flag,
     Kind,
     Malformed,
@@ -40,8 +42,8 @@ from broker.oslo.frames import (
 )
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.absent_clients import GAVE_UP, GONE, AbsentClients
 from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.caller_probe import GAVE_UP, GONE, CallerProbe
 from broker.oslo.proxy.credited_queue import CREDIT_MAX
 from broker.oslo.proxy.direct import DirectQueue, DirectRoom
 from broker.oslo.proxy.local_listeners import LocalListener
@@ -50,8 +52,6 @@ from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import (
     BEGIN,
     ID_AT,
-    STAMP_AT,
-    STAMP_END,
     TRIES_MAX,
     CachedRoute,
     stamped_for,
@@ -96,19 +96,21 @@ class CallProxy(DirectRoom):
         reactor = self._reactor
         answers = (Kind.REPLY, Kind.BEAT, Kind.REFUSED)
         registration = self._register(
-            undo, gone=self._gone, raw={int(kind): self.replied for kind in answers}
+            undo, gone=self._forget_later, raw={int(kind): self.on_server_reply for kind in answers}
         )
         registration.socket.stale = self._stale
         registration.socket.flushed = self._flushed
-        self._pipes = self._frontend.sockets
-        self._absent = AbsentClients(reactor, self._pipes, self._pending, self.counters, registration.send)
+        self._sockets = self._frontend.sockets
+        self._caller_probe = CallerProbe(
+            reactor, self._sockets, self._pending, self.counters, registration.send
+        )
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
         undo.callback(self._timer.cancel)
         return registration
 
     # ------------------------------------------------------------ from clients
 
-    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+    def on_client_message(self, frames: list[bytes], who: Credentials, index: int) -> None:
         """A request: give it to a server."""
         if len(frames) != 3:
             self._bad("malformed", who, f"saw {len(frames) - 1} frames, expected envelope and body")
@@ -220,9 +222,9 @@ class CallProxy(DirectRoom):
         if outcome is Outcome.QUEUED:
             self._pending.put(key, GivenCall(link, due_s, confirm))
         elif confirm:
-            self._taken(key)
+            self._confirm_taken(key)
 
-    def _taken(self, key: bytes) -> None:
+    def _confirm_taken(self, key: bytes) -> None:
         self.counters.count("taken")
         self._answer(key, encode(Kind.TAKEN, id=key[-ID_BYTES:]), b"")
 
@@ -246,12 +248,12 @@ class CallProxy(DirectRoom):
         )
 
     def _answer(self, key: bytes, head: bytes, body: bytes) -> None:
-        if self._pipes[key[0]].send([key[1:-ID_BYTES], head, body]) <= Outcome.FULL:
+        if self._sockets[key[0]].send([key[1:-ID_BYTES], head, body]) <= Outcome.FULL:
             self.counters.count("client_gone")
 
     # ------------------------------------------------------------ from servers
 
-    def replied(self, link: ServerLink, frames: list[bytes]) -> None:
+    def on_server_reply(self, link: ServerLink, frames: list[bytes]) -> None:
         """A server answered, works on it, or refuses it: pass that on to whoever asked this server."""
         if not (len(frames) == _TO_SERVER and len(frames[1]) == HEAD_BYTES and frames[2]):
             self.counters.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
@@ -263,21 +265,21 @@ class CallProxy(DirectRoom):
         if (call is None or call.link is not link) and self._pending.fits(key, link) is None:
             self.counters.count("late_replies" if call is None else "foreign_replies")
             if kind == _REPLY and call is None:
-                self._absent.tell(link, key, GAVE_UP)
+                self._caller_probe.tell(link, key, GAVE_UP)
             return
         if kind != _BEAT:
             self._pending.end(key)
             if kind == _REFUSED:
                 self.counters.count("refused_by_server")
         answer = [route[1:], head[:STAMP_AT] + link.stamp + head[STAMP_END:], body]
-        if self._pipes[route[0]].send(answer) <= Outcome.FULL:
+        if self._sockets[route[0]].send(answer) <= Outcome.FULL:
             self.counters.count("client_gone")
             if kind == _REPLY:
-                self._absent.tell(link, key, GONE)
+                self._caller_probe.tell(link, key, GONE)
 
     # ------------------------------------------------------------ registrations
 
-    def _again(self, frames: Frames) -> None:
+    def _redeliver(self, frames: Frames) -> None:
         """What waited for a listener that has ended: another one of its address, or its sender is told."""
         _rid, head, route, body = frames
         key = route + head[ID_AT:HEAD_BYTES]
@@ -288,7 +290,7 @@ class CallProxy(DirectRoom):
         names = (envelope.exchange, envelope.topic, envelope.server)
         self._elsewhere(None, names, head, key, body, call.due_s)
 
-    def _gone(self, link: ServerLink) -> None:
+    def _forget_later(self, link: ServerLink) -> None:
         self._reactor.call_later(ORPHAN_S, self._forget, link)
 
     def _forget(self, link: ServerLink) -> None:
@@ -319,7 +321,7 @@ class CallProxy(DirectRoom):
         key = frames[2] + frames[1][ID_AT:HEAD_BYTES]
         call = self._pending.end(key)
         if call is not None and call.confirm:
-            self._taken(key)
+            self._confirm_taken(key)
 
     def _sweep(self) -> None:
         self._timer = self._reactor.call_later(SWEEP_S, self._sweep)
@@ -327,7 +329,7 @@ class CallProxy(DirectRoom):
             if self._registration.socket.waiting_for(link.rid):
                 self._registration.sift(link, self._stale)
         now_s = self._reactor.now()
-        self._absent.look(now_s)
+        self._caller_probe.look(now_s)
         expired = self._pending.expire(now_s)
         if expired:
             self.counters.count("expired", len(expired))
@@ -337,14 +339,14 @@ class CallProxy(DirectRoom):
 
     # ------------------------------------------------------------ state and end
 
-    def _told(self) -> dict[str, Any]:
-        return {**super()._told(), "pending": len(self._pending)}
+    def _pipeline_status(self) -> dict[str, Any]:
+        return {**super()._pipeline_status(), "pending": len(self._pending)}
 
     @property
     def waiting(self) -> int:
         """Messages that wait to be sent, and, where the node is left for good, calls that wait for their replies."""
         calls = len(self._calls) if self._leaving else 0
-        return calls + self._registration.socket.waiting + sum(socket.waiting for socket in self._pipes)
+        return calls + self._registration.socket.waiting + sum(socket.waiting for socket in self._sockets)
 
     def stop(self, reason: str, *, returns: bool) -> None:
         """See ``PipelineRoom.stop``; what comes now is refused, what waits is sent."""

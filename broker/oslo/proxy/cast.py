@@ -66,7 +66,7 @@ class CastProxy(DirectRoom):
 
     # ------------------------------------------------------------ messages
 
-    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+    def on_client_message(self, frames: list[bytes], who: Credentials, index: int) -> None:
         """A cast: give it to a server."""
         if len(frames) != 2:
             self._bad("malformed", who, f"saw {len(frames)} frames, expected envelope and body")
@@ -131,8 +131,8 @@ class CastProxy(DirectRoom):
             queue.attached = False  # its connection has ended, and its listener does in a moment
             queue.wait_first(cast)
 
-    def _credited(self, listener: str, messages: int) -> CastQueue | None:
-        queue = super()._credited(listener, messages)
+    def _add_credit(self, listener: str, messages: int) -> CastQueue | None:
+        queue = super()._add_credit(listener, messages)
         if queue is not None:
             self._drop_stale(queue)
             while queue.queue and queue.is_open(queue.queue[0].size):
@@ -144,7 +144,7 @@ class CastProxy(DirectRoom):
         """Drop the oldest of which the senders have given up."""
         now_s = self._reactor.now()
         while queue.queue and overdue(queue.queue[0].head, now_s):
-            self._expired(queue.next_waiting())
+            self._count_expired(queue.next_waiting())
 
     def _meet(self, head: bytes, who: Credentials) -> CachedRoute[CastQueue] | None:
         try:
@@ -185,33 +185,33 @@ class CastProxy(DirectRoom):
         else:
             self.counters.dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
 
-    def _again(self, frames: Frames) -> None:
+    def _redeliver(self, frames: Frames) -> None:
         if frames[1][4] == _CAST:
             self._delivered -= 1
             self._move(WaitingCast(frames[1], frames[2], len(frames[1]) + len(frames[2])))
 
-    def _ended(self, queue: CastQueue) -> None:
+    def _end_queue(self, queue: CastQueue) -> None:
         for cast in queue.queue:
             self._move(cast)
 
     def _move(self, cast: WaitingCast) -> None:
         """What was for a listener that has ended."""
         if overdue(cast.head, self._reactor.now()):
-            self._expired(cast)
+            self._count_expired(cast)
             return
         envelope = decode(cast.head)
         self._elsewhere(None, envelope.exchange, envelope.topic, envelope.server, cast)
 
-    def _expired(self, cast: WaitingCast) -> None:
+    def _count_expired(self, cast: WaitingCast) -> None:
         self.counters.count("expired")
         envelope = decode(cast.head)
         self.topics.failed(envelope.exchange, envelope.topic, Reason.EXPIRED, envelope.userid)
 
     # ------------------------------------------------------------ state and end
 
-    def _told(self) -> dict[str, Any]:
+    def _pipeline_status(self) -> dict[str, Any]:
         return {
-            **super()._told(),
+            **super()._pipeline_status(),
             "waiting": self._queued,
             "back_pressure": self._credit.status(),
         }

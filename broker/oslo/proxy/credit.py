@@ -65,15 +65,15 @@ class ListenerCredit:
         if not self._reads(link):
             raise CannotOpen(Reason.BUSY, "saw a process that does not read what it is sent")
 
-    def came(self, link: ServerLink, listener: str, messages: int) -> None:
+    def on_credit(self, link: ServerLink, listener: str, messages: int) -> None:
         """CREDIT of a process."""
         if listener in link.listeners:
             self._counters.count("credits")
-            self._credited(link, listener, messages)
+            self._add_credit(link, listener, messages)
         else:
             self._counters.count("credit_unknown")  # it has just ended
 
-    def _credited(self, link: ServerLink, listener: str, messages: int) -> None:
+    def _add_credit(self, link: ServerLink, listener: str, messages: int) -> None:
         """Whoever gives credit has read what it was given; what still waits for its process says otherwise."""
         messages += self._held.pop(listener, 0)
         if not self._reads(link):
@@ -90,7 +90,7 @@ class ListenerCredit:
         if link is not None and self._reads(link):
             for listener in link.listeners:
                 if listener in self._held:
-                    self._credited(link, listener, 0)
+                    self._add_credit(link, listener, 0)
 
     def waits(self, queue: CreditedQueue[Any]) -> None:
         """Something was put into ``queue``: let senders wait before there is no room for it."""

@@ -62,7 +62,7 @@ class DirectRoom(PipelineRoom):
         self._to_server = to_server
 
     @abstractmethod
-    def _again(self, frames: Frames) -> None:
+    def _redeliver(self, frames: Frames) -> None:
         """That message waited for a listener which has ended."""
 
     def _register(
@@ -73,7 +73,7 @@ class DirectRoom(PipelineRoom):
         raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
     ) -> RegistrationSocket:
         """Where servers register."""
-        self._credit = ListenerCredit(self._reactor, self._frontend, self.counters, self._credited)
+        self._credit = ListenerCredit(self._reactor, self._frontend, self.counters, self._add_credit)
         undo.callback(self._credit.close)
         registration = RegistrationSocket(
             self._reactor,
@@ -81,10 +81,10 @@ class DirectRoom(PipelineRoom):
             self._pipeline,
             self._acl,
             self.counters,
-            opened=self._opened,
-            closed=self._closed,
-            other=self._said,
-            returned=self._returned,
+            opened=self._open_listener,
+            closed=self._close_listener,
+            other=self._on_control_message,
+            returned=self._redeliver_all,
             gone=gone,
             raw=raw,
             status=self.status,
@@ -101,7 +101,7 @@ class DirectRoom(PipelineRoom):
 
     # ------------------------------------------------------------ listeners
 
-    def _opened(self, link: ServerLink, opening: Opening) -> Opened:
+    def _open_listener(self, link: ServerLink, opening: Opening) -> Opened:
         self._credit.check(link)
         if len(opening.records) != 1:
             raise CannotOpen(Reason.MALFORMED, f"saw {len(opening.records)} records, expected 1")
@@ -119,7 +119,7 @@ class DirectRoom(PipelineRoom):
         self._announcer.add((record,))
         return self._confirmation()
 
-    def _closed(self, link: ServerLink, listener: str) -> None:
+    def _close_listener(self, link: ServerLink, listener: str) -> None:
         local = self.locals.remove(listener)
         if local is None:
             return
@@ -129,27 +129,27 @@ class DirectRoom(PipelineRoom):
         unsent = self._registration.sift(
             link, lambda frames: len(frames) == self._to_server and frames[1].endswith(end)
         )
-        self._returned(link, unsent)
-        self._ended(local.target)
+        self._redeliver_all(link, unsent)
+        self._end_queue(local.target)
 
-    def _ended(self, queue: DirectQueue) -> None:
+    def _end_queue(self, queue: DirectQueue) -> None:
         """The listener of ``queue`` has ended, and what was on its way to it has come back."""
 
-    def _returned(self, _link: ServerLink, messages: list[Frames]) -> None:
+    def _redeliver_all(self, _link: ServerLink, messages: list[Frames]) -> None:
         for frames in messages:
             if len(frames) == self._to_server:
-                self._again(frames)
+                self._redeliver(frames)
 
-    def _credited(self, listener: str, messages: int) -> DirectQueue | None:
+    def _add_credit(self, listener: str, messages: int) -> DirectQueue | None:
         local = self.locals.get(listener)
         if local is None:
             return None
         local.target.confirm(messages)
         return local.target
 
-    def _said(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+    def _on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         if envelope.kind == Kind.CREDIT:
-            self._credit.came(link, envelope.listener, envelope.word)
+            self._credit.on_credit(link, envelope.listener, envelope.word)
         else:
             self._unexpected(link, envelope, rest)
 
@@ -161,7 +161,7 @@ class DirectRoom(PipelineRoom):
     def _malformed(self, error: Malformed, who: Credentials) -> None:
         self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))
 
-    def _told(self) -> dict[str, Any]:
+    def _pipeline_status(self) -> dict[str, Any]:
         topics = Counter(f"{record.exchange}/{record.topic}" for record in self.locals.records())
         return {"topics": dict(topics), "members": [queue.status() for queue in self.locals.targets()]}
 

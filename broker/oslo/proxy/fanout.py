@@ -74,7 +74,7 @@ class FanoutProxy(PipelineRoom):
             journal=self._journal,
         )
         undo.callback(self._publisher.close)
-        self._publisher.changed = self._rejoin.changed
+        self._publisher.changed = self._restart_gate.changed
         return RegistrationSocket(
             self._reactor,
             self._config,
@@ -140,7 +140,7 @@ class FanoutProxy(PipelineRoom):
 
     # ------------------------------------------------------------ messages
 
-    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+    def on_client_message(self, frames: list[bytes], who: Credentials, index: int) -> None:
         """A fan-out: number and publish it."""
         if len(frames) != 3:
             self.counters.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
@@ -186,7 +186,7 @@ class FanoutProxy(PipelineRoom):
 
     # ------------------------------------------------------------ STATUS
 
-    def _told(self) -> dict[str, Any]:
+    def _pipeline_status(self) -> dict[str, Any]:
         return {
             "exit": self._publisher.status(),
             "topics": {

@@ -108,7 +108,7 @@ class Frontend:
             sock.close(0)
             raise
         self._bound.append(self._port.endpoint.text)
-        self._add_pipe(sock, "User-Id", self._acl.by_connection)
+        self._add_socket(sock, "User-Id", self._acl.by_connection)
 
     def _open_local(self) -> None:
         sock = self._new_socket()
@@ -120,14 +120,14 @@ class Frontend:
             raise
         self._path = path
         self._bound.append(f"ipc://{path}")
-        self._add_pipe(sock, "Peer-Address", self._acl.by_ipc)
+        self._add_socket(sock, "Peer-Address", self._acl.by_ipc)
 
     def _new_socket(self) -> zmq.Socket[bytes]:
         if self._reactor.context is None:
             raise RuntimeError("an entry is opened before its reactor was")
         return self._reactor.context.socket(self._kind)
 
-    def _add_pipe(
+    def _add_socket(
         self, sock: zmq.Socket[bytes], origin: str, judge: Callable[[str], Credentials | None]
     ) -> None:
         form = RouterSocket if self._kind == zmq.ROUTER else Socket

@@ -33,7 +33,7 @@ from broker.journal.recorder import CLOSE_S
 from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode, read_filter
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.server_link import ServerLink
+from broker.oslo.proxy.server_links import ServerLink
 from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
 from broker.oslo.proxy.topic_stats import ERRNOS
 from broker.oslo.reactor import Reactor, Socket

@@ -28,6 +28,8 @@ from broker.identity import Credentials
 from broker.name_stats import NameStats
 from broker.oslo.frames import (
     NOTIFY_LETTER,
+    STAMP_AT,
+    STAMP_END,
     Envelope,
     Flag,
     Kind,
@@ -43,12 +45,10 @@ from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.credit import ListenerCredit
 from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.proxy.kept_pools import KeptPools
-from broker.oslo.proxy.message_digest import STAMP_BYTES, digest_of, message_of
 from broker.oslo.proxy.pipeline import PipelineRoom
-from broker.oslo.proxy.pool_member import Handout, Key, Notification
+from broker.oslo.proxy.pool_member import STAMP_BYTES, Handout, Key, Notification, digest_of, message_of
 from broker.oslo.proxy.pools import Pools
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
-from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.socket import Outcome
 from broker.oslo.records import Opened, Opening, Record
@@ -79,7 +79,7 @@ class NotifyProxy(PipelineRoom):
         undo.callback(self._kept.close)
         self.pools = Pools(config.queue_msgs, config.queue_bytes, self._kept.backlog)
         self.pools.lost = self._lost
-        self._credit = ListenerCredit(reactor, self._frontend, self.counters, self._credited)
+        self._credit = ListenerCredit(reactor, self._frontend, self.counters, self._add_credit)
         undo.callback(self._credit.close)
         self._kept.begin(self._announcer, self._subscribe, self._unsubscribe, self.pools)
         registration = RegistrationSocket(
@@ -88,9 +88,9 @@ class NotifyProxy(PipelineRoom):
             Pipeline.NOTIFY,
             self._acl,
             self.counters,
-            opened=self._opened,
-            closed=self._closed,
-            other=self._said,
+            opened=self._open_listener,
+            closed=self._close_listener,
+            other=self._on_control_message,
             status=self.status,
             figures=self.figures,
             journal=self._journal,
@@ -113,7 +113,7 @@ class NotifyProxy(PipelineRoom):
 
     # ------------------------------------------------------------ listeners
 
-    def _opened(self, link: ServerLink, opening: Opening) -> Opened:
+    def _open_listener(self, link: ServerLink, opening: Opening) -> Opened:
         if any(record.pool != opening.pool for record in opening.records):
             raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
         self._credit.check(link)
@@ -130,7 +130,7 @@ class NotifyProxy(PipelineRoom):
         self._kept.come(keys, opening.pool)
         return self._confirmation()
 
-    def _closed(self, link: ServerLink, listener: str) -> None:
+    def _close_listener(self, link: ServerLink, listener: str) -> None:
         member = self.pools.member(listener)
         if member is not None:
             self._credit.forget(member)
@@ -164,7 +164,7 @@ class NotifyProxy(PipelineRoom):
 
     # ------------------------------------------------------------ messages
 
-    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+    def on_client_message(self, frames: list[bytes], who: Credentials, index: int) -> None:
         """A notification: give it to the chosen listeners, or others of their pools."""
         if len(frames) != 3:
             self.counters.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
@@ -232,15 +232,15 @@ class NotifyProxy(PipelineRoom):
             self._credit.waits(each)
         self.pools.waited.clear()
 
-    def _credited(self, listener: str, messages: int) -> CreditedQueue[Any] | None:
+    def _add_credit(self, listener: str, messages: int) -> CreditedQueue[Any] | None:
         self._give(self.pools.credit(listener, messages))
         return self.pools.member(listener)
 
     # ------------------------------------------------------------ what listeners say
 
-    def _said(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+    def _on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         if envelope.kind == Kind.CREDIT:
-            self._credit.came(link, envelope.listener, envelope.word)
+            self._credit.on_credit(link, envelope.listener, envelope.word)
         elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
             self._requeued(link, envelope.listener, rest)
         else:
@@ -272,7 +272,7 @@ class NotifyProxy(PipelineRoom):
 
     # ------------------------------------------------------------ STATUS
 
-    def _told(self) -> dict[str, Any]:
+    def _pipeline_status(self) -> dict[str, Any]:
         return {
             "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
             "waiting": self.pools.waiting(),

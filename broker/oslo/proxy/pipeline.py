@@ -4,7 +4,7 @@
 
     frontend        what clients send, of one kind of socket
     registration    where the servers of this node register
-    announcer       tells the directory who is here, once the former proxy's servers are back (``rejoin``)
+    announcer       tells the directory who is here, once the former proxy's servers are back (``restart_gate``)
     journal         a tap on all of these sockets, where messages are recorded
 """
 
@@ -27,7 +27,7 @@ from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import Frontend
 from broker.oslo.proxy.journal import PipelineJournal, Recording, journal_of
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
-from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
+from broker.oslo.proxy.restart_gate import REJOINING, STOPPING, RestartGate
 from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.counters import Counters
@@ -67,7 +67,7 @@ class PipelineRoom(ABC):
     # ------------------------------------------------------------ each pipeline
 
     @abstractmethod
-    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+    def on_client_message(self, frames: list[bytes], who: Credentials, index: int) -> None:
         """``who`` sent something, a ROUTER's with its connection's id in front, to frontend ``index``."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class PipelineRoom(ABC):
         """Bind what is behind the frontend; returns where servers register."""
 
     @abstractmethod
-    def _told(self) -> dict[str, Any]:
+    def _pipeline_status(self) -> dict[str, Any]:
         """What STATUS answers beside what it says of every pipeline."""
 
     def _counted(self) -> dict[str, int]:
@@ -99,7 +99,7 @@ class PipelineRoom(ABC):
         """
         reactor, config, pipeline = self._reactor, self._config, self._pipeline
         journal = self._journal = journal_of(self.recording, pipeline, config, self.counters)
-        came = self.came if journal is None else journal.frontend(self.came)
+        came = self.on_client_message if journal is None else journal.frontend(self.on_client_message)
         with contextlib.ExitStack() as undo:
             frontend = self._frontend = Frontend(
                 reactor, config, pipeline, self._kind, self._acl, came, self.counters
@@ -110,15 +110,17 @@ class PipelineRoom(ABC):
                     journal.watch(socket, index)
             self._announcer = Announcer(reactor, config, pipeline, frontend.endpoint, frontend.key, held=True)
             undo.callback(self._announcer.close)
-            self._rejoin = Rejoin(reactor, config.ipc_dir, pipeline, self._registered, self._rejoined)
+            self._restart_gate = RestartGate(
+                reactor, config.ipc_dir, pipeline, self._registered, self._open_frontends
+            )
             self._registration = self._open(undo)
-            self._registration.changed = self._rejoin.changed
+            self._registration.changed = self._restart_gate.changed
             undo.callback(self._registration.close)
             frontend.pause(REJOINING, on=True)
-            self._rejoin.begin()
+            self._restart_gate.begin()
             undo.pop_all()
 
-    def _rejoined(self) -> None:
+    def _open_frontends(self) -> None:
         """The local servers are registered again, if there were any: clients may come."""
         self._announcer.begin()
         self._frontend.pause(REJOINING, on=False)
@@ -159,7 +161,7 @@ class PipelineRoom(ABC):
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything; libzmq goes on handing over for ``linger_ms``. Harmless twice."""
-        self._rejoin.close(forget=not self._returns)
+        self._restart_gate.close(forget=not self._returns)
         self._announcer.close()
         self._frontend.close(linger_ms)
         self._registration.close(linger_ms)
@@ -190,9 +192,9 @@ class PipelineRoom(ABC):
             "incarnation": self._announcer.incarnation,
             "endpoint": self._frontend.endpoint,
             "entries": self._frontend.status(),
-            **self._rejoin.status(),
+            **self._restart_gate.status(),
             **self._registration.status(),
-            **self._told(),
+            **self._pipeline_status(),
             "counts": self._counted(),
             **self.figures(),
             **(self.recording.status(str(self._pipeline)) if self.recording is not None else {}),

@@ -1,12 +1,19 @@
-"""A listener of notifications: a queue with credit (``credited_queue``), and what it may give back (pure)."""
+"""A listener of notifications: a queue with credit (``credited_queue``), and what it may give back (pure).
+
+A notification is known by the stamp it bore and a digest of the rest when its listener gives it back.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from broker.oslo.frames import STAMP_AT, STAMP_END
 from broker.oslo.proxy.credited_queue import CreditedQueue
 
+STAMP_BYTES: Final = STAMP_END - STAMP_AT
+"""Of an envelope: who sent it."""
 HANDED_SPARE: Final = 1_024
 """Stamps remembered beyond a listener's window: those of messages it is working on, which it may give back."""
 
@@ -75,3 +82,15 @@ class Member(CreditedQueue[Notification]):
         """The latest that was handed out could not be sent."""
         self.land()
         self.handed.pop(message.id, None)
+
+
+def message_of(key: Key, number: bytes, head: bytes, body: bytes, digest: bytes) -> Notification:
+    """A notification as the pools keep it; ``digest`` as of ``digest_of``."""
+    return Notification(key, number, head[STAMP_AT:STAMP_END] + digest, (head, body), len(head) + len(body))
+
+
+def digest_of(head: bytes, body: bytes) -> bytes:
+    """What nobody can find another message for: a digest of all of it but for its stamp."""
+    digest = hashlib.sha256(head[:STAMP_AT] + head[STAMP_END:])
+    digest.update(body)
+    return digest.digest()

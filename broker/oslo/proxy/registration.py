@@ -37,10 +37,8 @@ from broker.oslo.frames import (
 from broker.oslo.names import REASONS, Pipeline, Reason, control_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.drops import ListenerDrops
 from broker.oslo.proxy.frontend import status_of
-from broker.oslo.proxy.registration_messages import CannotOpen, objection, read
-from broker.oslo.proxy.server_link import ServerLink
+from broker.oslo.proxy.server_links import CannotOpen, ListenerDrops, ServerLink, objection, read_opening
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.binding import bind_local, remove_socket
 from broker.oslo.reactor.counters import Counters
@@ -274,7 +272,7 @@ class RegistrationSocket:
     def _answer_open(self, link: ServerLink, number: bytes, rest: list[bytes]) -> None:
         if self.leaving:
             raise CannotOpen(Reason.LEAVING, REASONS[Reason.LEAVING])
-        opening = read(rest)
+        opening = read_opening(rest)
         denied = objection(self._acl, link, opening)
         if denied:
             raise CannotOpen(Reason.DENIED, denied)

@@ -12,7 +12,7 @@ from typing import Final, Generic
 
 from broker.identity import Credentials
 from broker.name_stats import NameStats
-from broker.oslo.frames import HEAD_BYTES, MAGIC, VERSION, Malformed, decode
+from broker.oslo.frames import HEAD_BYTES, MAGIC, STAMP_AT, STAMP_END, VERSION, Malformed, decode
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.local_listeners import LocalListener, LocalListeners, Target
 from broker.oslo.proxy.topic_stats import TopicStats
@@ -25,8 +25,6 @@ TAIL_BYTES_MAX: Final = 1100
 TRIES_MAX: Final = 8
 """Listeners of a topic that one message is tried on when their queues are full."""
 BEGIN: Final = MAGIC + bytes([VERSION])
-STAMP_AT: Final = 16
-STAMP_END: Final = 24
 ID_AT: Final = 24
 
 

@@ -359,7 +359,7 @@ def test_a_broken_message_is_dropped_and_counted(rundir: Path, message: list[byt
         if message[0].startswith(NOVA):
             sender.send_multipart(message)
         else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
-            rig.room.came(message, rig.acl.by_ipc("x:0:0:1"), 0)
+            rig.room.on_client_message(message, rig.acl.by_ipc("x:0:0:1"), 0)
         publish(rig, sender, b"after")
         assert rig.receive(listening)[2] == b"after"
         assert rig.count(name) == 1
@@ -367,7 +367,7 @@ def test_a_broken_message_is_dropped_and_counted(rundir: Path, message: list[byt
 
 def test_a_message_for_nobody_is_counted(rig: Rig) -> None:
     who = rig.acl.by_ipc("x:0:0:1")
-    rig.room.came([NOVA, fanout(), b""], who, 0)
+    rig.room.on_client_message([NOVA, fanout(), b""], who, 0)
     assert rig.count("nobody") == 1
 
 

@@ -295,7 +295,7 @@ def test_a_broken_message_is_dropped_and_counted(rundir: Path, message: list[byt
         if message[0].startswith(FILTER):
             sender.send_multipart(message)
         else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
-            rig.room.came(message, rig.acl.by_ipc("x:0:0:1"), 0)
+            rig.room.on_client_message(message, rig.acl.by_ipc("x:0:0:1"), 0)
         publish(sender, "after", A)
         assert one.next() == "after"
         assert rig.count(name) == 1

@@ -10,8 +10,8 @@ import zmq
 from broker.oslo.frames import Kind, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
-from broker.oslo.proxy import drops
 from broker.oslo.proxy import registration as module
+from broker.oslo.proxy import server_links
 from broker.oslo.records import Opened, Opening, Record, to_json
 from tests.live.oslo_raw import child_of, node_at, until
 from tests.live.oslo_wire import hear
@@ -167,7 +167,7 @@ def test_a_frozen_process_is_dropped_after_its_lease_and_comes_back(run_node):
 
 
 def test_a_link_with_many_listeners_ends_in_portions_and_may_open_them_again_meanwhile(run_node, monkeypatch):
-    monkeypatch.setattr(drops, "DROPS_MAX", 1)
+    monkeypatch.setattr(server_links, "DROPS_MAX", 1)
     node = run_node(lease_s=3600.0)
     one, two = node.server(), node.server()
     openings = [one.opening(f"t{number}") for number in range(60)]

@@ -2,7 +2,7 @@
 
 A pipeline writes down which processes are registered, and with how much each (``PIPELINE.servers`` in the node's
 folder). The next proxy reads that. It keeps its frontends closed, and announces nothing, until all of these processes
-that still run have registered as much, ``REJOIN_S`` at most: the directory goes on listing what the former proxy has
+that still run have registered as much, ``RESTART_S`` at most: the directory goes on listing what the former proxy has
 announced, for a lease, and clients hold what they have.
 """
 
@@ -20,7 +20,7 @@ from broker.oslo.names import Pipeline, roster_file
 from broker.oslo.reactor import Reactor, Timer
 
 # read where it is used, not folded by the compiler: tests shorten it
-REJOIN_S: float = 3.0
+RESTART_S: float = 3.0
 """Processes that do not come back within so long are not waited for; a lease is longer."""
 LOOK_S: Final = 0.1
 SAVE_S: Final = 0.05
@@ -37,7 +37,7 @@ Registered = Callable[[], dict[int, int]]
 """Returns how much each process has registered, by pid; 0 is no pid."""
 
 
-class Rejoin:
+class RestartGate:
     """One pipeline's wait for its servers, and the note of who they are.
 
     Args:
@@ -73,7 +73,7 @@ class Rejoin:
     def begin(self) -> None:
         """Wait for those that the former proxy had, if they still run."""
         self._expected = {pid: size for pid, size in self._read().items() if _runs(pid)}
-        self._until_s = self._reactor.now() + REJOIN_S
+        self._until_s = self._reactor.now() + RESTART_S
         self.waiting = True
         self._look()
 
@@ -111,7 +111,7 @@ class Rejoin:
             return
         if missing:
             text = "%s: %d server processes have not registered again within %g s: going on without them"
-            self._reactor.say(logging.WARNING, text, (self._pipeline, len(missing), REJOIN_S))
+            self._reactor.say(logging.WARNING, text, (self._pipeline, len(missing), RESTART_S))
         self.waiting = False
         if self._expected:
             self._save_soon()  # nothing was noted meanwhile

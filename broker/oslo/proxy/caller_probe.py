@@ -1,4 +1,4 @@
-"""Clients of calls that are gone: noticed while their calls last, and told to the servers that answered them.
+"""Whether the clients of calls are still there while their calls last; servers that answered one that is gone are told.
 
 A reply that finds nobody is what rabbit calls undeliverable (its ``direct_mandatory_flag``): the server did the work,
 and its caller does not know. It learns that at its control socket: REFUSED NO_CALLER with the call's id, and a text.
@@ -33,7 +33,7 @@ GAVE_UP: Final = b"its caller is gone, or has given up"
 _PULSE: Final = (encode(Kind.PULSE), b"")
 
 
-class AbsentClients:
+class CallerProbe:
     """For one proxy's pipeline of calls.
 
     Args:

@@ -3,8 +3,7 @@
 import pytest
 
 from broker.identity import Credentials
-from broker.oslo.proxy.drops import DROPS_MAX, ListenerDrops
-from broker.oslo.proxy.server_link import ServerLink
+from broker.oslo.proxy.server_links import DROPS_MAX, ListenerDrops, ServerLink
 from broker.oslo.records import Opening
 
 

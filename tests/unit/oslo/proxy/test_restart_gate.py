@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from broker.oslo.names import Pipeline, roster_file
-from broker.oslo.proxy import rejoin
-from broker.oslo.proxy.rejoin import LOOK_S, REST_S, SAVE_S, Rejoin
+from broker.oslo.proxy import restart_gate
+from broker.oslo.proxy.restart_gate import LOOK_S, REST_S, SAVE_S, RestartGate
 from tests.tables import for_each
 
 ME = os.getpid()
@@ -62,7 +62,9 @@ class Servers:
         self.clock = Clock()
         self.here = {}
         self.done = 0
-        self.rejoin = Rejoin(self.clock, str(folder), Pipeline.CALL, lambda: dict(self.here), self.finished)
+        self.gate = RestartGate(
+            self.clock, str(folder), Pipeline.CALL, lambda: dict(self.here), self.finished
+        )
 
     def finished(self):
         self.done += 1
@@ -83,34 +85,34 @@ def dead_pid():
 
 
 def test_nobody_was_here_so_nobody_is_waited_for(servers):
-    servers.rejoin.begin()
-    assert (servers.done, servers.rejoin.waiting) == (1, False)
+    servers.gate.begin()
+    assert (servers.done, servers.gate.waiting) == (1, False)
 
 
 def test_it_waits_until_all_are_back_with_as_much(servers):
     servers.note(**{f"p{ME}": 2, f"p{os.getppid()}": 1})
-    servers.rejoin.begin()
-    assert servers.rejoin.status() == {"rejoining": 2}
+    servers.gate.begin()
+    assert servers.gate.status() == {"rejoining": 2}
     servers.here = {ME: 1, os.getppid(): 1}
-    servers.rejoin.changed()
+    servers.gate.changed()
     assert servers.done == 0
     servers.here[ME] = 2
-    servers.rejoin.changed()
-    assert (servers.done, servers.rejoin.status()) == (1, {"rejoining": 0})
+    servers.gate.changed()
+    assert (servers.done, servers.gate.status()) == (1, {"rejoining": 0})
     servers.clock.wait(10)
     assert servers.done == 1
 
 
 def test_who_has_ended_is_not_waited_for(servers):
     servers.note(**{f"p{dead_pid()}": 1})
-    servers.rejoin.begin()
+    servers.gate.begin()
     assert servers.done == 1
 
 
 def test_who_does_not_come_back_is_waited_for_a_while(servers):
     servers.note(**{f"p{ME}": 1})
-    servers.rejoin.begin()
-    servers.clock.wait(rejoin.REJOIN_S - LOOK_S)
+    servers.gate.begin()
+    servers.clock.wait(restart_gate.RESTART_S - LOOK_S)
     assert servers.done == 0
     servers.clock.wait(2 * LOOK_S)
     assert servers.done == 1
@@ -118,57 +120,57 @@ def test_who_does_not_come_back_is_waited_for_a_while(servers):
 
 
 def test_who_is_registered_is_noted_together_and_by_its_owner_alone(servers):
-    servers.rejoin.begin()
+    servers.gate.begin()
     servers.here = {ME: 3, 0: 1, 77: 0}
     for _ in range(5):
-        servers.rejoin.changed()
+        servers.gate.changed()
     assert not servers.path.exists()
     servers.clock.wait(SAVE_S)
     assert json.loads(servers.path.read_text()) == {str(ME): 3}
     assert servers.path.stat().st_mode & 0o777 == 0o600
     servers.here = {ME: 4}
-    servers.rejoin.changed()
+    servers.gate.changed()
     servers.clock.wait(REST_S - SAVE_S)
     assert json.loads(servers.path.read_text()) == {str(ME): 3}, "a file is not replaced for each listener"
     servers.clock.wait(SAVE_S)
     assert json.loads(servers.path.read_text()) == {str(ME): 4}
     servers.here = {}
-    servers.rejoin.changed()
-    servers.rejoin.close(forget=False)
+    servers.gate.changed()
+    servers.gate.close(forget=False)
     assert json.loads(servers.path.read_text()) == {}, "what was due is written at the end"
 
 
 def test_a_second_restart_forgets_nobody_who_was_not_back_yet(servers):
     servers.note(**{f"p{ME}": 2})
-    servers.rejoin.begin()
+    servers.gate.begin()
     servers.here = {ME: 1}
-    servers.rejoin.changed()
+    servers.gate.changed()
     servers.clock.wait(2 * SAVE_S)
     assert json.loads(servers.path.read_text()) == {str(ME): 2}
 
 
 def test_a_restart_that_is_ended_at_once_forgets_nobody_who_was_not_back_yet(servers):
     servers.note(**{f"p{ME}": 2, f"p{os.getppid()}": 1})
-    servers.rejoin.begin()
+    servers.gate.begin()
     servers.here = {ME: 2}
-    servers.rejoin.changed()
-    servers.rejoin.close(forget=False)
+    servers.gate.changed()
+    servers.gate.close(forget=False)
     assert json.loads(servers.path.read_text()) == {str(ME): 2, str(os.getppid()): 1}
 
 
 def test_who_came_while_others_were_waited_for_is_noted_and_who_did_not_come_is_not(servers):
     servers.note(**{f"p{ME}": 2})
-    servers.rejoin.begin()
+    servers.gate.begin()
     servers.here = {os.getppid(): 1}
-    servers.rejoin.changed()
-    servers.clock.wait(rejoin.REJOIN_S + LOOK_S + SAVE_S)
+    servers.gate.changed()
+    servers.clock.wait(restart_gate.RESTART_S + LOOK_S + SAVE_S)
     assert json.loads(servers.path.read_text()) == {str(os.getppid()): 1}
 
 
 def test_a_node_that_is_left_for_good_leaves_no_note(servers):
     servers.note(**{f"p{ME}": 2})
-    servers.rejoin.begin()
-    servers.rejoin.close(forget=True)
+    servers.gate.begin()
+    servers.gate.close(forget=True)
     assert not servers.path.exists()
 
 
@@ -176,14 +178,14 @@ def test_a_node_that_is_left_for_good_leaves_no_note(servers):
 def test_a_note_that_is_none_costs_nothing(tmp_path, text):
     servers = Servers(tmp_path)
     servers.path.write_text(text)
-    servers.rejoin.begin()
-    servers.clock.wait(rejoin.REJOIN_S + LOOK_S)
+    servers.gate.begin()
+    servers.clock.wait(restart_gate.RESTART_S + LOOK_S)
     assert servers.done == 1
 
 
 def test_a_note_that_cannot_be_written_is_said(servers, tmp_path):
-    servers.rejoin.begin()
+    servers.gate.begin()
     servers.path.mkdir()
-    servers.rejoin.changed()
+    servers.gate.changed()
     servers.clock.wait(SAVE_S)
     assert "a restart may lose messages" in servers.clock.said[0]
