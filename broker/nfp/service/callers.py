@@ -58,7 +58,7 @@ class Caller(JobOwner):
     def following(
         self, uuid: str, service: str, task: str, target: Target, body: bytes = b""
     ) -> Iterator[Job]:
-        """The job as one request sees it, in the block; ``body`` b"": somebody else submitted it."""
+        """The job as one request sees it, in the block; ``body`` b"": it is not known any more."""
         job = Job(Submission(uuid, service, task, target, body, math.inf, math.inf), self)
         job.divert_stream(lambda chunk: job.note(Event("stream", body=chunk), len(chunk)))
         mine = self.jobs.setdefault(uuid, [])

@@ -354,7 +354,7 @@ def _is_awaited(caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:
 @contextmanager
 def _followed(caller: Caller, view: JobView) -> Iterator[Job]:
     """A job that was submitted elsewhere, followed in the block: it is known whom to wait for."""
-    with caller.following(view.uuid, view.service, view.task, view.target) as job:
+    with caller.following(view.uuid, view.service, view.task, view.target, view.body) as job:
         job.outcome.workers = tuple(slot.slot for slot in view.slots if slot.slot)
         job.outcome.status = "dispatched"
         yield job

@@ -235,6 +235,28 @@ def test_the_same_uuid_twice_is_one_job_and_another_job_is_refused():
     with_face(script)
 
 
+def test_who_waits_for_a_job_is_told_nothing_of_another_one_when_who_submitted_it_has_left():
+    async def script(peer, broker):
+        payload = {"uuid": "u", "target": "w1"}
+        peer.call("nfp.lab.go", payload, tag=1, flags=S)
+        caller, packet = await broker.next()
+        view = job_view("u", ("w1", "dispatched"), client=caller.name)
+        broker.known["u"] = view._replace(body=packet.data, target=packet.target)
+        for topic, what, tag in (("nfp.lab.go", payload, 2), ("nfp.jobs.attach", {"uuid": "u"}, 3)):
+            peer.call(topic, what, tag=tag)
+        await settle()
+        peer.call("nfp.cancel", {"matchtag": 1}, flags=wire.NORESPONSE)
+        assert (await peer.next()).matchtag == 1
+        peer.call("nfp.lab.go", {**payload, "args": [1]}, tag=4)
+        refused = await peer.next()
+        assert (refused.matchtag, refused.errnum) == (4, errno.EEXIST)
+        assert broker.submitted == []
+        respond(caller, packet, 200, {"w1": {"result": 1}})
+        assert sorted([(await peer.next()).matchtag for _ in range(2)]) == [2, 3]
+
+    with_face(script)
+
+
 def test_all_sessions_of_a_user_are_one_caller_and_others_are_another():
     async def script(peer, broker):
         for rolemask in (GUEST, GUEST, int(Role.OWNER)):
