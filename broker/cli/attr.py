@@ -130,4 +130,4 @@ def _ask(topic: str, payload: dict[str, str], rank: int | None, session: Session
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb."""
-    return options.run_app("attr", app, EXAMPLES, argv or ["--help"])
+    return options.run_app("attr", app, EXAMPLES, argv)

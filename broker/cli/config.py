@@ -179,4 +179,4 @@ def sample(
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb."""
-    return options.run_app("config", app, EXAMPLES, argv or ["--help"])
+    return options.run_app("config", app, EXAMPLES, argv)

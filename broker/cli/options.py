@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import pages
-from broker.cli.exits import INTERRUPTED, OK, UsageError, report
+from broker.cli.exits import INTERRUPTED, OK, USAGE, UsageError, report
 from broker.errors import print_error
 from broker.wire.message import NODEID_ANY
 
@@ -93,11 +93,17 @@ def application(verb: str) -> typer.Typer:
 def run_app(
     verb: str, app: typer.Typer, examples: Sequence[str], argv: Sequence[str], usual: str = ""
 ) -> int:
-    """As ``run``, for an application with commands of its own; without a word it is ``usual``, if there is one."""
+    """As ``run``, for an application with commands of its own.
+
+    Without a word it is ``usual``, if there is one, else help, and wrong usage, as for ``headgate`` itself.
+    """
     if _looking:
         raise _Found(typer.main.get_command(app))
     if usual and (not argv or (argv[0].startswith("-") and argv[0] not in _HELP)):
         argv = [usual, *argv]
+    bare = not argv and app.registered_callback is not None  # one has commands
+    if bare:
+        argv = ["--help"]
     try:
         code = app(list(argv), prog_name=f"headgate {verb}", standalone_mode=False)
     except typer.Abort:
@@ -119,4 +125,4 @@ def run_app(
     if any(word in _HELP for word in argv):
         text = "\n".join(["", "Examples:", *(f"  {example}" for example in examples)])
         print(pages.fit(text, pages.width()))
-    return code if isinstance(code, int) else OK
+    return USAGE if bare else code if isinstance(code, int) else OK

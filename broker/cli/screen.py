@@ -151,13 +151,15 @@ class Screen:
             heads, rows = narrow, [[row[at] for at in kept] for row in rows]
         self.draw(build_table(heads, rows, styles))
 
-    def records(self, heads: Row, values: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> None:
+    def records(
+        self, heads: Row, values: Sequence[Mapping[str, Any]], rows: Sequence[Row], narrow: Row | None = None
+    ) -> None:
         """``values`` as JSON lines with ``--json``, else ``rows`` as a table."""
         if self.as_json:
             for value in values:
                 self.line(compact(value))
         else:
-            self.table(heads, rows)
+            self.table(heads, rows, narrow=narrow)
 
 
 def build_table(heads: Row, rows: Sequence[Row], styles: Sequence[str]) -> RenderableType:

@@ -21,6 +21,9 @@ HEADS: Final = (
 )  # fmt: skip
 
 
+NARROW_HEADS: Final = ("writer", "records", "bytes", "begin (UTC)", "span", "state")
+
+
 def row(each: Contents) -> Sequence[str]:
     """One segment as a line of the table."""
     return (
@@ -98,7 +101,7 @@ def ls(
     rows = [row(each) for each in found]
     if len(found) > 1 and not as_json:
         rows.append(total(found))
-    screen.records(HEADS, [value(each) for each in found], rows)
+    screen.records(HEADS, [value(each) for each in found], rows, NARROW_HEADS)
     return FAILED if any(each.damaged for each in found) else OK
 
 

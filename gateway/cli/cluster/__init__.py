@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Final
 
 from broker.cli import options
-from broker.cli.exits import USAGE
 from gateway.cli.cluster import faults, files, lifecycle, status
 
 EXAMPLES: Final = (
@@ -41,5 +40,4 @@ def main(argv: list[str]) -> int:
 
     for verb, command in (lifecycle.VERBS | status.VERBS | faults.VERBS | files.VERBS).items():
         app.command(verb)(command)
-    code = options.run_app("cluster", app, EXAMPLES, argv or ["--help"])
-    return code if argv else USAGE
+    return options.run_app("cluster", app, EXAMPLES, argv)

@@ -73,6 +73,14 @@ def test_what_is_near_is_suggested(capsys):
     assert "headgate VERB --uri" in capsys.readouterr().err
 
 
+@for_each(
+    "verb", ["attr", "cluster", "config", "journal", "login", "nfp", "oslo", "pipeline", "tls", "token"]
+)
+def test_a_verb_of_verbs_without_one_shows_its_help_and_is_a_usage_error(verb, capsys):
+    assert main([verb]) == exits.USAGE
+    assert f"Usage: headgate {verb} " in capsys.readouterr().out
+
+
 def test_no_words_show_the_overview_and_are_a_usage_error(capsys):
     assert main([]) == exits.USAGE
     assert "Usage: headgate VERB" in capsys.readouterr().out
