@@ -12,8 +12,7 @@ import pytest
 
 from broker.client.bridge import OTHERWISE
 from broker.nfp.service import FluxService
-from broker.oslo.service.config import FluxBridgeConfig
-from broker.oslo.service.handlers import Handlers as OsloHandlers
+from broker.oslo.service import FluxBridge, FluxBridgeConfig
 from broker.services.absent import Rexec
 from broker.services.dispatch import BuiltIn
 from broker.wire.message import STREAMING, request
@@ -56,7 +55,7 @@ def test_every_method_of_the_product_stands_in_the_table():
     everybody = USER | ADMIN | OWNER
     nobody = SimpleNamespace()
     nfp = FluxService(SimpleNamespace(event_bus=SimpleNamespace(epoch="")), "").table()
-    oslo = OsloHandlers(FluxBridgeConfig(client=nobody), nobody, dict).table()
+    oslo = FluxBridge(FluxBridgeConfig(client=nobody), "").table()
     for wing, methods in (("nfp", nfp), ("oslo", oslo)):
         assert methods[OTHERWISE][1] == everybody
         named = {word: int(allow) & ~OWNER for word, (_, allow) in methods.items() if word != OTHERWISE}

@@ -10,7 +10,7 @@ from broker.errors import ConfigError
 from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.names import DIRECTORY_PORT, PORTS, Pipeline
 from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, proxy_ipc_dir
-from broker.oslo.service.config import CallRule, FluxBridgeConfig
+from broker.oslo.service import CallRule, FluxBridgeConfig
 from broker.secret import SecretUrl
 from broker.settings import (
     OsloCallEntry,

@@ -17,7 +17,7 @@ from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import plan
 from broker.cli.oslo.shared_options import common, signals
 from broker.cli.parsing import Parser
-from broker.oslo.service.config import FluxBridgeConfig
+from broker.oslo.service import FluxBridgeConfig
 from broker.settings import OsloSection, wing_settings
 from broker.tasks import first_of
 

@@ -27,7 +27,7 @@ from broker.oslo.node import (
 from broker.settings import JournalSection, OsloSection
 
 if TYPE_CHECKING:
-    from broker.oslo.service.config import FluxBridgeConfig
+    from broker.oslo.service import FluxBridgeConfig
 
 ROLES: Final = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN, "deny": Role.NONE}
 ROOMS: Final = ("directory", "call", "fanout", "notify", "cast")
@@ -140,7 +140,7 @@ def client_settings(section: OsloSection) -> ClientSettings:
 
 def bridge_config(section: OsloSection) -> FluxBridgeConfig:
     """What the bridge is told."""
-    from broker.oslo.service.config import (
+    from broker.oslo.service import (
         CallRule,
         FluxBridgeConfig,
     )  # with the client of a broker, which proxies need not

@@ -7,10 +7,8 @@
     url            a transport URL and the options -> ``contract.Settings``, and how a virtual host isolates
     serialization  contexts, messages, results and failures <-> bodies, as rabbit's driver would have them
     errors         failures of the wing -> exceptions that oslo.messaging knows
-    incoming       one message at a server: reply, heartbeat, acknowledge, requeue
-    window         how many messages a server may hold that it has not acknowledged
-    listener       what a server polls
-    handing        how a server gets its messages: threads of its executor take them, or one polls
+    listener       what a server polls: one message with reply, heartbeat, acknowledge, requeue; how many it may hold
+    server_listener  how a server gets its messages: threads of its executor take them, or one polls
     driver         ``ZmqDriver``, which oslo.messaging loads by its entry point
 
 An application changes its ``transport_url`` and nothing else (zmq-patterns-usage, "Impact on Existing APIs").

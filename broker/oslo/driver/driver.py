@@ -22,10 +22,9 @@ from broker.oslo.bodies import BodyFormat
 from broker.oslo.contract import Address, OsloFailure
 from broker.oslo.driver import historic, options, serialization
 from broker.oslo.driver.errors import sent_by_client, translated
-from broker.oslo.driver.handing import ServerListener
-from broker.oslo.driver.listener import ZmqListener
+from broker.oslo.driver.listener import LEAST_WINDOW, ZmqListener
+from broker.oslo.driver.server_listener import ServerListener
 from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
-from broker.oslo.driver.window import LEAST
 from broker.oslo.frames import check_name
 from broker.oslo.names import DEFAULT_EXCHANGE
 
@@ -174,7 +173,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
 
     def _polled(self, inbox: ClientInbox, batch_size: int, batch_timeout: float | None) -> Any:
         size = batch_size or 1
-        window = max(LEAST, 2 * size, int(getattr(self.conf, "executor_thread_pool_size", 0) or 0))
+        window = max(LEAST_WINDOW, 2 * size, int(getattr(self.conf, "executor_thread_pool_size", 0) or 0))
         listener = ZmqListener(inbox, self._settings.inbox_msgs, window, self._form)
         return ServerListener(listener, inbox, size, batch_timeout)
 

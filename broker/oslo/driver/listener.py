@@ -1,8 +1,14 @@
-"""What a server of oslo.messaging polls."""
+"""What a server of oslo.messaging polls: its listener, the messages that come of it, and how many it holds of them.
+
+Its executor's queue has no bound of its own: as many messages are handed out as the window has room for, and others
+wait in the inbox until one is acknowledged.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,16 +16,139 @@ from oslo_messaging._drivers import base
 
 from broker.oslo.bodies import USUAL, BodyFormat
 from broker.oslo.driver import serialization
-from broker.oslo.driver.incoming import ZmqIncoming
-from broker.oslo.driver.window import LEAST, Window
 
 if TYPE_CHECKING:
     from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
 
+
 log = logging.getLogger(__name__)
 
+LEAST_WINDOW: Final = 64
+"""As many as the threads of a server's executor, by default: with fewer some would be idle."""
+LOOK_S: Final = 0.5
+"""While it is full it is looked at this often at least."""
+_numbers = itertools.count(1)
+"""Counted, not drawn: random bytes cost a system call without the interpreter's lock, which workers then take."""
 _PAUSE_S: Final = 0.1
 """Between two looks at an inbox that ended under a server that goes on polling: its transport was cleaned up first."""
+
+
+class Window:
+    """Counts messages handed out and acknowledged.
+
+    One thread hands out (``wait``, ``take``), any thread acknowledges (``give``); only one may wait. A lock of its own
+    is not needed: what is taken has one writer, what is given is counted by one instruction.
+
+    Args:
+        limit: messages.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._low = limit // 2
+        self._taken = 0
+        self._given = 0
+        self._numbers = itertools.count(1)
+        self._room = threading.Event()
+        self._waiting = False
+        self._open = False
+
+    def wait(self) -> None:
+        """Return when fewer than ``limit`` are out; when none were, at once."""
+        while self._taken - self._given >= self._limit and not self._open:
+            self._room.clear()
+            self._waiting = True
+            if self._taken - self._given >= self._limit and not self._open:
+                self._room.wait(LOOK_S)
+        self._waiting = False
+
+    def take(self) -> None:
+        """One more is handed out."""
+        self._taken += 1
+
+    def give(self) -> None:
+        """One was acknowledged or given back."""
+        self._given = given = next(self._numbers)
+        if self._waiting and self._taken - given <= self._low:
+            self._waiting = False
+            self._room.set()
+
+    def open(self) -> None:
+        """Never wait again: what is left is drained."""
+        self._open = True
+        self._room.set()
+
+
+class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
+    """A request or notification. Any thread may use it, and nothing here raises. Casts and notifications are never
+    replied to, whatever the server asks.
+
+    Args:
+        item: what the wing knows of it.
+        request: its body, read.
+        window: of its listener.
+        form: of replies.
+
+    Attributes:
+        client_timeout: of a monitored call: seconds that the caller waits for a heartbeat; else None.
+        msg_id: for logs of this process.
+    """
+
+    def __init__(
+        self,
+        item: ReceivedMessage,
+        request: serialization.Request,
+        window: Window,
+        form: BodyFormat = USUAL,
+    ) -> None:
+        super().__init__(request.ctxt, request.message, f"{next(_numbers):x}")
+        self.client_timeout = item.monitor_s
+        self._item = item
+        self._form = form
+        self._window: Window | None = window
+
+    def acknowledge(self) -> None:
+        """The server takes care of it: there is room for another one."""
+        self._settled()
+        try:
+            self._item.acknowledge()
+        except Exception:
+            log.exception("message %s from %s could not be acknowledged", self.msg_id, self._item.address)
+
+    def requeue(self) -> None:
+        """Give a notification back: it comes again, to this or another listener of its pool, behind the others."""
+        self._settled()
+        try:
+            self._item.requeue()
+        except Exception:
+            log.exception("message %s from %s could not be given back", self.msg_id, self._item.address)
+
+    def _settled(self) -> None:
+        window, self._window = self._window, None
+        if window is not None:
+            window.give()
+
+    def reply(self, reply: Any = None, failure: tuple[Any, Any, Any] | None = None) -> None:
+        """Answer a call with its result, or with ``sys.exc_info()`` of its endpoint."""
+        if not self._item.wants_reply:
+            return
+        try:
+            self._send(serialization.failure_body(failure) if failure else serialization.reply_body(reply))
+        except Exception:
+            log.exception("call %s at %s could not be answered", self.msg_id, self._item.address)
+
+    def _send(self, body: bytes) -> None:
+        limit = self._item.reply_bytes_max
+        if len(body) > limit:
+            body = serialization.too_large_body(len(body), limit)
+        self._item.reply(self._form.write(body))
+
+    def heartbeat(self) -> None:
+        """Tell the caller of a monitored call that it is still worked on."""
+        try:
+            self._item.beat()
+        except Exception:
+            log.exception("heartbeat of call %s at %s could not be sent", self.msg_id, self._item.address)
 
 
 class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
@@ -36,7 +165,7 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
     """
 
     def __init__(
-        self, inbox: ClientInbox, batch_max: int, window: int = LEAST, form: BodyFormat = USUAL
+        self, inbox: ClientInbox, batch_max: int, window: int = LEAST_WINDOW, form: BodyFormat = USUAL
     ) -> None:
         super().__init__(prefetch_size=batch_max)
         self._form = form

@@ -4,10 +4,8 @@ transport and rank.
 ::
 
     flux_bridge FluxBridge: the link to the Flux broker, made again when it is lost; the service ``oslo`` on it
-    config      what the bridge is told: who may call what, which notifications it publishes
     policy      who may call what (no input or output)
     topics      what a request asks for, what the server is sent, what its reply says (no input or output)
-    handlers    one handler for each kind of request
     sending     calls and casts through a session, so that the event loop never waits for it
     listening   notifications from a session to the event loop, through a bounded queue
     announce    a notification as an event on the Flux broker, private to owners unless told otherwise
@@ -39,7 +37,7 @@ The server sees the caller in its context under ``headgate``: {"userid", "rolema
 Events: ``oslo.notify.EXCHANGE.TOPIC.PRIORITY``, its words percent-encoded, see ``announce``.
 """
 
-from broker.oslo.service.config import CallRule, FluxBridgeConfig
-from broker.oslo.service.flux_bridge import FluxBridge
+from broker.oslo.service.flux_bridge import FluxBridge, FluxBridgeConfig
+from broker.oslo.service.policy import CallRule
 
 __all__ = ["CallRule", "FluxBridge", "FluxBridgeConfig"]

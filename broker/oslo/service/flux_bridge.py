@@ -1,4 +1,5 @@
-"""The service ``oslo`` on a Flux broker, and notifications through its link.
+"""The service ``oslo`` on a Flux broker, and notifications through its link: each request runs as a task until it has
+answered.
 
 Concurrency: one event loop, which waits for nothing of the pipelines (``sending``, ``listening``). While the Flux
 broker is away the pipelines go on; notifications of that time are counted as lost.
@@ -7,23 +8,66 @@ broker is away the pipelines go on; notifications of that time are counted as lo
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.client.bridge import Bridge
-from broker.oslo.contract import Settings
+from broker.client import Request
+from broker.client.bridge import EVERYBODY, OTHERWISE, TRUSTED, Bridge, Methods
+from broker.errors import RpcError
+from broker.identity import Credentials
+from broker.oslo.contract import OsloFailure, Settings
+from broker.oslo.service import asking, policy
 from broker.oslo.service.announce import EventAnnouncer
-from broker.oslo.service.config import FluxBridgeConfig
-from broker.oslo.service.handlers import Handlers
 from broker.oslo.service.listening import NotificationListening
+from broker.oslo.service.policy import CALL, CAST, CallRule
 from broker.oslo.service.sending import RequestSender
-from broker.oslo.service.topics import SERVICE
+from broker.oslo.service.topics import (
+    SERVICE,
+    Send,
+    StatusPayload,
+    WhichTopics,
+    asked,
+    body_of,
+    error_of,
+    result_of,
+)
 from broker.transport.link import Options
+from broker.wire.payload import read_request
 
 if TYPE_CHECKING:
     from broker.oslo.client.session import ClientSession
 
+FIGURES_S: Final = 0.3
+"""How long rooms may take that are asked for figures: whoever asks us waits a little longer."""
+TOPICS_MAX: Final = 1000
+"""Topics in one answer."""
+
 OpenSession = Callable[[Settings], "ClientSession"]
+
+
+@dataclass(frozen=True, slots=True)
+class FluxBridgeConfig:
+    """One bridge.
+
+    Attributes:
+        client: how it finds the pipelines.
+        rules: who may call what, apart from owners; after them nobody.
+        call_timeout_s: how long a call waits when it does not say.
+        call_timeout_max_s: the most that it may say.
+        notify: (exchange, topic) whose notifications are published; () none.
+        notify_pool: the pool that listens to them.
+        notify_public: publish them for everybody; False: for owners.
+    """
+
+    client: Settings
+    rules: tuple[CallRule, ...] = ()
+    call_timeout_s: float = 60.0
+    call_timeout_max_s: float = 3600.0
+    notify: tuple[tuple[str, str], ...] = (("openstack", "notifications"),)
+    notify_pool: str = "headgate"
+    notify_public: bool = False
 
 
 def open_client(settings: Settings) -> ClientSession:
@@ -61,6 +105,7 @@ class FluxBridge:
         self._session: ClientSession | None = None
         self._sender: RequestSender | None = None
         self._listening: NotificationListening | None = None
+        self._asking: dict[str, asyncio.Task[Any]] = {}
 
     async def start(self) -> None:
         """Open the pipelines, connect and register.
@@ -70,18 +115,27 @@ class FluxBridge:
             there. ConfigError: a certificate cannot be used.
         """
         try:
-            self._session = await asyncio.to_thread(self._open_session, self._config.client)
-            self._sender = RequestSender(self._session)
-            await self._bridge.start(Handlers(self._config, self._sender, self.status).table())
+            session = await self.open()
+            await self._bridge.start(self.table())
         except BaseException:
             await self.stop()
             raise
         if self._config.notify:
             config = self._config
             self._listening = NotificationListening(
-                self._session, config.notify, config.notify_pool, self.announcer.take
+                session, config.notify, config.notify_pool, self.announcer.take
             )
             self._listening.start()
+
+    async def open(self) -> ClientSession:
+        """Open the pipelines alone; ``start`` does, and ``stop`` closes them.
+
+        Raises:
+            ConfigError: a certificate cannot be used.
+        """
+        session = await asyncio.to_thread(self._open_session, self._config.client)
+        self._session, self._sender = session, RequestSender(session)
+        return session
 
     async def stop(self) -> None:
         """Answer what waits with ECANCELED, leave, close the port. Harmless twice."""
@@ -96,7 +150,7 @@ class FluxBridge:
         if session is not None:
             await asyncio.to_thread(session.close)
 
-    def status(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, Any]:
         """What the bridge counts."""
         sender, listening = self._sender, self._listening
         return {
@@ -111,3 +165,95 @@ class FluxBridge:
             "events_dropped": self.announcer.dropped,
             "events_unreadable": self.announcer.unreadable,
         }
+
+    # ------------------------------------------------------------ what ``oslo.*`` does
+
+    def table(self) -> Methods:
+        """What is called by which name."""
+        return {
+            OTHERWISE: (self.send, EVERYBODY),  # oslo.EXCHANGE.TOPIC.METHOD: ``policy`` decides who may
+            "send": (self.send, EVERYBODY),
+            "status": (self.status, TRUSTED),
+            "calls": (self.calls, TRUSTED),
+            "topics.list": (self.topics_list, EVERYBODY),
+        }
+
+    async def send(self, request: Request) -> dict[str, Any]:
+        """``oslo.EXCHANGE.TOPIC.METHOD`` and ``oslo.send``."""
+        sender = self._sender
+        assert sender is not None
+        what = asked(request.topic, request.payload)
+        who = Credentials(request.userid, request.rolemask)
+        send = what.send
+        policy.check(self._config.rules, who, what.address, what.method, send.mode, ctxt=bool(send.ctxt))
+        body = body_of(what, who)
+        try:
+            if send.mode == CALL:
+                timeout_s = self._timeout_s(send)
+                reply = await sender.call(what.address, body, timeout_s=timeout_s, mandatory=send.mandatory)
+                return {"result": result_of(reply)}
+            if send.mode == CAST:
+                await sender.cast(what.address, body, mandatory=send.mandatory)
+            else:
+                await sender.fanout(what.address, body)
+        except OsloFailure as error:
+            raise error_of(error, what) from error
+        return {"sent": True}
+
+    def _timeout_s(self, send: Send) -> float:
+        """How long to wait.
+
+        Raises:
+            RpcError: EINVAL, longer than is allowed.
+        """
+        if send.timeout is None:
+            return self._config.call_timeout_s
+        if send.timeout > self._config.call_timeout_max_s:
+            text = f"timeout: saw {send.timeout:g} s, expected {self._config.call_timeout_max_s:g} s at most"
+            raise RpcError(errno.EINVAL, text)
+        return send.timeout
+
+    async def status(self, request: Request) -> dict[str, Any]:
+        """``oslo.status``."""
+        read_request(StatusPayload, request.payload)
+        rooms = await self._once("status", lambda: asking.statuses(self._config.client.ipc_dir))
+        return {"rooms": rooms, "bridge": self.counts()}
+
+    async def calls(self, request: Request) -> dict[str, Any]:
+        """``oslo.calls``."""
+        read_request(StatusPayload, request.payload)
+        rooms = await self._once(
+            "calls", lambda: asking.statuses(self._config.client.ipc_dir, FIGURES_S, figures=True)
+        )
+        return {
+            "figures": {
+                f"{room} {name}": told
+                for room, said in rooms.items()
+                for name, told in ((said or {}).get("figures") or {}).items()
+            },
+            "silent": [room for room, said in rooms.items() if said is None],
+        }
+
+    async def _once(self, name: str, ask: Callable[[], Any]) -> Any:
+        """Ask in a thread; who asks meanwhile is told the same: however many they are, it is one thread."""
+        under_way = self._asking.get(name)
+        if under_way is None:
+            under_way = asyncio.get_running_loop().create_task(asyncio.to_thread(ask), name=f"oslo {name}")
+            self._asking[name] = under_way
+            under_way.add_done_callback(lambda _task: self._asking.pop(name))
+        return await asyncio.shield(under_way)
+
+    async def topics_list(self, request: Request) -> dict[str, Any]:
+        """``oslo.topics.list``."""
+        which = read_request(WhichTopics, request.payload)
+        who = Credentials(request.userid, request.rolemask)
+        found = await self._once("topics", lambda: asking.listened(self._config.client))
+        if found is None:
+            raise RpcError(errno.EHOSTUNREACH, "no directory of this node has answered")
+        seen = [
+            row
+            for row in found
+            if which.exchange in ("", row["exchange"])
+            and policy.may_see(self._config.rules, who, row["exchange"], row["topic"])
+        ]
+        return {"topics": seen[:TOPICS_MAX], "more": len(seen) > TOPICS_MAX}

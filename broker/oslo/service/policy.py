@@ -11,15 +11,36 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
 from broker.errors import RpcError
-from broker.identity import Credentials
+from broker.identity import Credentials, Role
 from broker.oslo.contract import Address
-from broker.oslo.service.config import CallRule
 
-OWNERS: Final = CallRule(ctxt=True)
+CALL, CAST, FANOUT = "call", "cast", "fanout"
+
+
+@dataclass(frozen=True, slots=True)
+class CallRule:
+    """Who may call what; the first that fits decides. All but the last two are globs, bits or values to fit.
+
+    ``roles``: bits of which the caller has to have one. ``users``: none is everybody. ``ctxt``: the caller may also say
+    what stands in the request's context, which servers believe: who asks, with which roles.
+    """
+
+    exchanges: tuple[str, ...] = ("*",)
+    topics: tuple[str, ...] = ("*",)
+    methods: tuple[str, ...] = ("*",)
+    modes: tuple[str, ...] = (CALL,)
+    roles: int = int(Role.USER)
+    users: tuple[int, ...] = ()
+    allow: bool = True
+    ctxt: bool = False
+
+
+_OWNERS: Final = CallRule(ctxt=True)
 """As if it was the first that fits for every owner."""
 
 
@@ -34,7 +55,7 @@ def _first(
 ) -> CallRule | None:
     """The rule that decides."""
     if who.owner:
-        return OWNERS
+        return _OWNERS
     for rule in rules:
         if (
             mode in rule.modes

@@ -11,9 +11,7 @@ from oslo_messaging._drivers import base
 from broker.oslo.contract import Address
 from broker.oslo.driver import listener as module
 from broker.oslo.driver import serialization
-from broker.oslo.driver.incoming import ZmqIncoming
-from broker.oslo.driver.listener import ZmqListener
-from broker.oslo.driver.window import Window
+from broker.oslo.driver.listener import Window, ZmqIncoming, ZmqListener
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
 HERE = Address("e", "t")

@@ -9,8 +9,7 @@ import pytest
 from broker.oslo.contract import Address, TooLarge
 from broker.oslo.driver import serialization
 from broker.oslo.driver.errors import MessageRefused
-from broker.oslo.driver.incoming import ZmqIncoming
-from broker.oslo.driver.window import Window
+from broker.oslo.driver.listener import Window, ZmqIncoming
 from broker.oslo.names import Reason
 from tests.unit.oslo.driver.memory import MemoryItem, Network
 

@@ -4,8 +4,7 @@ import threading
 
 from broker.oslo.contract import Address
 from broker.oslo.driver import serialization
-from broker.oslo.driver.listener import ZmqListener
-from broker.oslo.driver.window import Window
+from broker.oslo.driver.listener import Window, ZmqListener
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
 HERE = Address("e", "t")

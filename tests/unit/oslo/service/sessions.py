@@ -9,9 +9,7 @@ import msgspec
 from broker.client import Limits
 from broker.client.bridge import offer
 from broker.oslo.contract import Address, Settings
-from broker.oslo.service.config import FluxBridgeConfig
-from broker.oslo.service.handlers import Handlers
-from broker.oslo.service.sending import RequestSender
+from broker.oslo.service import FluxBridge, FluxBridgeConfig
 from tests.unit.client.peer import talk
 
 
@@ -102,14 +100,14 @@ def with_service(script, session=None, **rules):
     session = session or FakePort()
 
     async def served(h, peer):
-        sender = RequestSender(session)
-        handlers = Handlers(config(**rules), sender, lambda: {"calls": sender.calls})
+        bridge = FluxBridge(config(**rules), "", open_session=lambda _settings: session)
+        await bridge.open()
         service = h.service("oslo")
-        offer(service, handlers.table())
+        offer(service, bridge.table())
         async with service:
             await script(peer, session)
-            await until(lambda: not sender.casts)
-        sender.close()
+            await until(lambda: not bridge.counts()["casts"])
+        await bridge.stop()
 
     talk(served, Limits())
 

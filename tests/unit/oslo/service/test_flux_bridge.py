@@ -82,7 +82,7 @@ def test_calls_come_through_and_notifications_go_out(tmp_path):
                 "ctxt": {"request_id": "r"},
             }
             assert item.acknowledged
-            told = bridge.status()
+            told = bridge.counts()
             assert (told["notifications"], told["events"], told["events_dropped"], told["sent"]) == (
                 1,
                 1,
@@ -112,7 +112,7 @@ def test_a_lost_link_is_made_again(tmp_path):
         async with bridged(tmp_path) as (bridge, session, h, flux):
             await until(session.listens.is_set)
             flux.services["oslo"].close("cut by the test")
-            await until(lambda: bridge.status()["connections"] == 2)
+            await until(lambda: bridge.counts()["connections"] == 2)
             assert (await h.rpc("oslo.a.b.c")).json() == {"result": "pong"}
 
     run(script)
@@ -132,7 +132,7 @@ def test_notifications_of_the_time_between_are_told_as_lost(tmp_path, monkeypatc
             for _ in range(3):
                 session.intakes[0].items.put(FakeItem(notification()))
             await until(lambda: bridge.announcer.dropped == 3)
-            await until(lambda: bridge.status()["connections"] == 2)
+            await until(lambda: bridge.counts()["connections"] == 2)
             session.intakes[0].items.put(FakeItem(notification("again")))
             event = await anext(events)
             assert (event.json()["event_type"], event.json()["lost"]) == ("again", 3)
@@ -221,7 +221,7 @@ def test_whatever_one_notification_is_the_next_one_is_told(tmp_path):
             session.intakes[0].items.put(FakeItem(notification("after")))
             event = await anext(events)
             assert (event.json()["event_type"], event.json()["lost"]) == ("after", len(bad))
-            told = bridge.status()
+            told = bridge.counts()
             assert (told["events_unreadable"], told["notifications_failed"]) == (len(bad), 0)
 
     run(script)

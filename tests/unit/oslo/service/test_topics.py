@@ -10,8 +10,7 @@ from broker.errors import RpcError
 from broker.identity import Credentials, Role
 from broker.oslo.contract import Address, CallTimeout, Refused, Undelivered, Unroutable
 from broker.oslo.names import Reason
-from broker.oslo.service import policy, topics
-from broker.oslo.service.config import CallRule
+from broker.oslo.service import CallRule, policy, topics
 from tests.tables import for_each
 
 USER = Credentials(1000, int(Role.USER))

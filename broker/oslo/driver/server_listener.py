@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oslo_messaging._drivers import base
 from oslo_messaging.server import MessageHandlingServer
 
-from broker.oslo.driver.incoming import ZmqIncoming
-from broker.oslo.driver.listener import ZmqListener
-from broker.oslo.driver.window import LEAST
+from broker.oslo.driver.listener import LEAST_WINDOW, ZmqIncoming, ZmqListener
 from broker.oslo.reactor import natives
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ class ServerListener(base.PollStyleListenerAdapter):  # type: ignore[misc]
             return
         base.Listener.start(self, on_incoming_callback)
         executor = server._work_executor
-        threads = getattr(executor, "_max_workers", LEAST)
+        threads = getattr(executor, "_max_workers", LEAST_WINDOW)
         self._workers = Workers(
             executor.submit, server._process_incoming, self._listener, self._inbox, threads
         )
