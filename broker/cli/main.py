@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -26,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words after ``headgate``; None takes those of this process.
     """
     _open_standard_streams()
+    # Whoever ignores SIGCHLD has passed that on to us, and the kernel keeps no exit codes then: each child would seem
+    # to have ended well.
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words and words[0] in BUILT_IN else ""
     as_json = "--json" in words

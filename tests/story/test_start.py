@@ -122,6 +122,15 @@ def test_a_command_may_open_as_many_descriptors_as_its_user_allows():
     assert done.stdout == "500\n"
 
 
+def test_how_the_command_ended_is_known_though_whoever_started_us_ignores_sigchld():
+    command = [*START, "--size", "2", "--", "sh", "-c", "grep SigIgn /proc/self/status; exit 5"]
+    done = subprocess.run(
+        ["env", "--ignore-signal=CHLD", *command], capture_output=True, text=True, timeout=40, check=False
+    )
+    assert (done.returncode, without_progress(done.stderr)) == (5, "")
+    assert not int(done.stdout.split()[1], 16) & 1 << signal.SIGCHLD - 1
+
+
 def test_shell_is_the_default_command(here):
     shell = here.parent / "shell"
     shell.write_text("#!/bin/sh\necho shell $#\n")
