@@ -27,7 +27,7 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     proxy.call.CallProxy.on_client_message        may they, which server, has it credit; remembers whom to answer
     proxy.registration.RegistrationSocket         to the process of that server (ROUTER)
     [the server's thread of the sockets]
-    client.control_link.ControlLink.came          what comes from the proxy (DEALER)
+    client.control_link.ControlLink.on_proxy_message  what comes from the proxy (DEALER)
     client.delivery.Delivery.message              whose inbox; whether it has had the call before
     client.inbox.ClientInbox.put                  waits there until a thread of the server takes it; credit then
     [the server's threads]
@@ -38,7 +38,7 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     [the proxy]
     proxy.call.CallProxy.on_server_reply          was this call given to this server? to the client's connection
     [the client's thread of the sockets]
-    client.call_sender.CallSender.received        ends the PendingCall, which wakes the caller
+    client.call_sender.CallSender.on_proxy_message  ends the PendingCall, which wakes the caller
     [the caller's thread]
     driver.serialization.read_reply               the result, or the remote exception, raised again
 

@@ -69,15 +69,15 @@ class CallSender:
             LinkHandlers(
                 Pipeline.CALL,
                 pack=self._packed_call,
-                posted=self._posted,
-                received=self.received,
+                posted=self._note_sent,
+                received=self.on_proxy_message,
                 stalled=self._call_stalled,
-                again=self._again,
+                resend=self._take_unanswered,
                 in_use=self._awaits,
             ),
-            self._moved,
+            self._on_link_change,
         )
-        self._cast_sender = CastSender(context, self._chooser, self._cast_by_call, self._moved)
+        self._cast_sender = CastSender(context, self._chooser, self._cast_by_call, self._on_link_change)
         self.cast = self._cast_sender.cast
         self.cast_links = self._cast_sender.links
 
@@ -186,14 +186,14 @@ class CallSender:
             return None
         return None if head is None else (head, call.body)
 
-    def _posted(self, call: PendingCall, _link: NodeLink[PendingCall]) -> None:
+    def _note_sent(self, call: PendingCall, _link: NodeLink[PendingCall]) -> None:
         call.sent = True
         if call.repeated and call.monitor_s is not None:
             call.beaten(self._reactor.now())
             self.calls.watch(call)
             self._arm()
 
-    def received(self, link: NodeLink[PendingCall], frames: list[bytes]) -> None:
+    def on_proxy_message(self, link: NodeLink[PendingCall], frames: list[bytes]) -> None:
         """A node's proxy sent something about a call: its answer, a heartbeat, or that nobody has it."""
         try:
             envelope = decode(frames[0])
@@ -212,7 +212,7 @@ class CallSender:
         if kind == Kind.REPLY:
             self._counters.counts["answered"] += 1
             self._finish(call, frames[1])
-            self._retries.answered(call.address)
+            self._retries.retry_after_answer(call.address)
         elif kind == Kind.BEAT:
             call.beaten(self._reactor.now())
         elif kind == Kind.TAKEN and call.kind is Kind.CAST:
@@ -250,7 +250,7 @@ class CallSender:
 
     # ------------------------------------------------------------ connections that end
 
-    def _again(self, link: NodeLink[PendingCall]) -> list[PendingCall]:
+    def _take_unanswered(self, link: NodeLink[PendingCall]) -> list[PendingCall]:
         """What was sent over ``link`` and is not answered: its server is asked whether it has it."""
         again = [call for call in self.calls if call.link is link and call.sent]
         for call in again:
@@ -322,7 +322,7 @@ class CallSender:
         self._alarm = None
         now = self._reactor.now()
         self.calls.forgive(self._stall.stalled_s(), now)
-        for call in self.calls.ended(now):
+        for call in self.calls.pop_due(now):
             if call.kind is Kind.CAST:
                 self._counters.count("refused")
                 self._finish(call, Undelivered(f"{call.address}: no confirmation that a server has it"))
@@ -364,12 +364,12 @@ class CallSender:
         for node in nodes:
             self.call_links.node_changed(node)
             self.cast_links.node_changed(node)
-        self._retries.news()
+        self._retries.retry()
 
-    def _moved(self) -> None:
+    def _on_link_change(self) -> None:
         """Some link is up, down, full or has room."""
         self._submit_queue.wake()
-        self._retries.soon()
+        self._retries.retry_soon()
 
     # ------------------------------------------------------------ end
 

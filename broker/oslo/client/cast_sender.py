@@ -48,7 +48,9 @@ class CastSender:
         self._by_call = by_call
         self.links: NodeLinks[Cast] = NodeLinks(
             context,
-            LinkHandlers(Pipeline.CAST, self._pack, self._posted, None, self._stalled, self._again),
+            LinkHandlers(
+                Pipeline.CAST, self._pack, self._note_sent, None, self._reroute, self._take_unconfirmed
+            ),
             moved,
         )
 
@@ -78,7 +80,7 @@ class CastSender:
                 return
         self._by_call(cast)
 
-    def _stalled(self, link: NodeLink[Cast]) -> None:
+    def _reroute(self, link: NodeLink[Cast]) -> None:
         gone = self.links.known(link.node) is not link
         for cast in link.take_parcels():
             if cast.repeated:
@@ -108,10 +110,10 @@ class CastSender:
         )
         return (head, cast.body)
 
-    def _posted(self, cast: Cast, link: NodeLink[Cast]) -> None:
+    def _note_sent(self, cast: Cast, link: NodeLink[Cast]) -> None:
         self._sent.add(link, cast, self._reactor.now())
 
-    def _again(self, link: NodeLink[Cast]) -> list[Cast]:
+    def _take_unconfirmed(self, link: NodeLink[Cast]) -> list[Cast]:
         again = self._sent.take(link, self._reactor.now())
         for cast in again:
             cast.repeated = True

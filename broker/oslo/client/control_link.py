@@ -112,12 +112,12 @@ class ControlLink:
 
     def _give_up(self, entry: _Entry) -> None:
         if self._entries.get(entry.listener) is entry:
-            self._ended(entry)
+            self._end_entry(entry)
 
-    def _ended(self, entry: _Entry) -> None:
+    def _end_entry(self, entry: _Entry) -> None:
         del self._entries[entry.listener]
         self._numbers.pop(entry.number, None)
-        self._registrations.closed(self._pipeline, entry.listener)
+        self._registrations.on_closed(self._pipeline, entry.listener)
 
     def _send_open(self, socket: Socket, entry: _Entry) -> None:
         if entry.frames:
@@ -141,7 +141,7 @@ class ControlLink:
             self.socket = Socket(
                 self._reactor,
                 sock,
-                self.came,
+                self.on_proxy_message,
                 outbox_msgs=settings.outbox_msgs,
                 outbox_bytes=settings.outbox_bytes,
             )
@@ -195,44 +195,44 @@ class ControlLink:
 
     # ------------------------------------------------------------ what comes
 
-    def came(self, frames: list[bytes], _origin: str) -> None:
+    def on_proxy_message(self, frames: list[bytes], _origin: str) -> None:
         """The proxy sent something: a call for one of our listeners, or a word about them."""
         try:
             envelope = decode(frames[0])
         except Malformed as error:
-            self._registrations.malformed(self._pipeline, str(error))
+            self._registrations.on_malformed(self._pipeline, str(error))
             return
         kind = envelope.kind
         if kind not in _ABOUT_US:
-            self._registrations.message(self._pipeline, envelope, frames)
+            self._registrations.on_message(self._pipeline, envelope, frames)
         elif kind == Kind.OPENED:
-            self._was_opened(envelope, frames)
+            self._on_opened(envelope, frames)
         elif kind == Kind.CLOSED:
             entry = self._entries.get(self._numbers.get(envelope.id, ""))
             if entry is not None and entry.closing:
-                self._ended(entry)
+                self._end_entry(entry)
         elif kind == Kind.REFUSED:
-            self._was_refused(envelope, frames)
+            self._on_refused(envelope, frames)
 
-    def _was_opened(self, envelope: Envelope, frames: list[bytes]) -> None:
+    def _on_opened(self, envelope: Envelope, frames: list[bytes]) -> None:
         entry = self._entries.get(self._numbers.pop(envelope.id, ""))
         if entry is None or entry.closing or len(frames) != 2:
             return
         try:
             opened = _read_opened(frames[1])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._registrations.malformed(self._pipeline, f"body of OPENED: {error}")
+            self._registrations.on_malformed(self._pipeline, f"body of OPENED: {error}")
             return
         entry.confirmed, entry.denied = True, False
-        self._registrations.opened(self._pipeline, entry.listener, opened)
+        self._registrations.on_opened(self._pipeline, entry.listener, opened)
 
-    def _was_refused(self, envelope: Envelope, frames: list[bytes]) -> None:
+    def _on_refused(self, envelope: Envelope, frames: list[bytes]) -> None:
         if envelope.id == NO_ID:
             if envelope.reason == Reason.NO_ROUTE:
                 self._open_again()
             return
         if envelope.reason == Reason.NO_CALLER:
-            self._registrations.message(self._pipeline, envelope, frames)
+            self._registrations.on_message(self._pipeline, envelope, frames)
             return
         entry = self._entries.get(self._numbers.pop(envelope.id, ""))
         if entry is None or entry.closing:
@@ -240,7 +240,7 @@ class ControlLink:
         known = Reason(envelope.reason) if envelope.reason in Reason._value2member_map_ else Reason.BUSY
         entry.denied = known in (Reason.DENIED, Reason.MALFORMED)
         text = frames[1][:64].decode(errors="replace") if len(frames) > 1 else ""
-        self._registrations.refused(self._pipeline, entry.listener, known, text or REASONS[known])
+        self._registrations.on_refused(self._pipeline, entry.listener, known, text or REASONS[known])
 
     def _open_again(self) -> None:
         """The proxy does not know us; an OPEN that is on its way already does no harm twice."""
@@ -248,8 +248,8 @@ class ControlLink:
         entries = [entry for entry in self._entries.values() if not (entry.closing or entry.denied)]
         if socket is None or not entries:
             return
-        self._registrations.again(self._pipeline)
+        self._registrations.on_unknown(self._pipeline)
         for entry in entries:
             self._send_open(socket, entry)
         for entry in [entry for entry in self._entries.values() if entry.closing]:
-            self._ended(entry)
+            self._end_entry(entry)

@@ -123,7 +123,7 @@ class Delivery:
     def _undeliverable(self, envelope: Envelope, text: bytes) -> None:
         """A reply of ours found nobody: the work was done, and its caller does not know."""
         self._counters.count("replies_undeliverable")
-        answered = self.replies.answered(envelope.id)
+        answered = self.replies.find_answered(envelope.id)
         where = "" if answered is None else f" to {answered.exchange}/{answered.topic}"
         said = text[:64].decode(errors="replace")
         values = (envelope.id.hex(), where, said)
@@ -233,7 +233,7 @@ class Delivery:
         called = envelope.kind == _CALL
         if inbox is None or inbox.has_had(head):
             self._counters.counts["had_already"] += 1
-            if called and not self.replies.again(head, envelope, route):
+            if called and not self.replies.answer_again(head, envelope, route):
                 self._counters.count("dropped")
         elif called and inbox.full:
             self._refuse(envelope, route, Reason.BUSY)

@@ -49,14 +49,14 @@ class TrustedFolder:
         if socket.closed:
             return
         if self.usable():
-            self._reactor.touch(socket)
+            self._reactor.check_after_turn(socket)
             socket.sock.connect(self.endpoint(name))
         else:
             self._reactor.call_later(LOOK_S, self.connect, socket, name)
 
     def reconnect(self, socket: Socket, name: str) -> None:
         """Make the connection anew."""
-        self._reactor.touch(socket)
+        self._reactor.check_after_turn(socket)
         try:
             socket.sock.disconnect(self.endpoint(name))
         except zmq.ZMQError:  # it was never made; that is still being tried

@@ -6,7 +6,7 @@ can be taken back and given to another one. A link that holds messages and has m
 wait.
 
 What libzmq has taken is lost with its connection. So when a connection ends, whoever uses the link says what has to be
-sent again (``LinkHandlers.again``): it goes first, with ``Flag.REPEATED``, when the node is back.
+sent again (``LinkHandlers.resend``): it goes first, with ``Flag.REPEATED``, when the node is back.
 """
 
 # compiled: mypyc
@@ -95,7 +95,7 @@ class NodeLink(Socket, Generic[Parcel]):
         self.filters: set[bytes] = set()
         self._links = links
         self._pack, self._posted, self._stalled = handlers.pack, handlers.posted, handlers.stalled
-        self._again = handlers.again
+        self._resend = handlers.resend
         self._interrupted: Timer | None = None
         self._parcels: deque[Parcel] = deque()
         self._parcel_bytes = 0
@@ -115,7 +115,7 @@ class NodeLink(Socket, Generic[Parcel]):
     @property
     def away(self) -> bool:
         """Nothing can be sent to it now: it is not connected, as far as we see."""
-        self._reactor.touch(self)
+        self._reactor.check_after_turn(self)
         return not int(self.sock.get(_EVENTS)) & _POLLOUT
 
     @property
@@ -133,7 +133,7 @@ class NodeLink(Socket, Generic[Parcel]):
         if self.closed:
             return
         if not self._parcels:
-            self._reactor.touch(self)
+            self._reactor.check_after_turn(self)
             if self._post(parcel):
                 return
             self._moved_s = self._reactor.now()
@@ -194,7 +194,7 @@ class NodeLink(Socket, Generic[Parcel]):
             moved += 1
         else:
             if parcels:
-                self._reactor.touch(self)  # the budget is used up
+                self._reactor.check_after_turn(self)  # the budget is used up
         if moved:
             self._moved_s = self._reactor.now()
             self._relieve()
@@ -208,14 +208,14 @@ class NodeLink(Socket, Generic[Parcel]):
 
     def _disconnected(self, _event: int = 0, _value: int = 0) -> None:
         if self._interrupted is None and not self.closed:
-            self._interrupted = self._reactor.call_later(LOST_S, self._send_again)
+            self._interrupted = self._reactor.call_later(LOST_S, self._resend_lost)
 
-    def _send_again(self) -> None:
+    def _resend_lost(self) -> None:
         """Put what may be lost before what was not sent yet."""
         self._interrupted = None
         if self.closed:
             return
-        again = self._again(self)
+        again = self._resend(self)
         if again:
             if not self._parcels:
                 self._moved_s = self._reactor.now()
@@ -246,7 +246,7 @@ class NodeLink(Socket, Generic[Parcel]):
             return False
         self._moved_s = min(self._moved_s + absent, now)
         if self.down:
-            self._reactor.touch(self)  # asking may take in the news of a message
+            self._reactor.check_after_turn(self)  # asking may take in the news of a message
             if not self._parcels and int(self.sock.get(_EVENTS)) & _POLLOUT:
                 self.down = False
                 self._links.note_up(self)
@@ -265,7 +265,7 @@ class LinkHandlers(NamedTuple, Generic[Parcel]):
         posted: libzmq has it; None: nobody wants to know.
         received: a message came; None: the socket does not read.
         stalled: the link is down, or its node is gone: find another one for its parcels.
-        again: its connection has ended: what was sent and may be lost, marked as repeated, oldest first.
+        resend: its connection has ended: what was sent and may be lost, marked as repeated, oldest first.
         in_use: whether answers may still come over a link whose node is gone.
         link_class: ``NodeLink``, or what a pipeline makes of it.
     """
@@ -275,6 +275,6 @@ class LinkHandlers(NamedTuple, Generic[Parcel]):
     posted: Callable[[Parcel, NodeLink[Parcel]], None] | None
     received: Callable[[NodeLink[Parcel], list[bytes]], None] | None
     stalled: Callable[[NodeLink[Parcel]], None]
-    again: Callable[[NodeLink[Parcel]], list[Parcel]]
+    resend: Callable[[NodeLink[Parcel]], list[Parcel]]
     in_use: Callable[[NodeLink[Parcel]], bool] | None = None
     link_class: Any = NodeLink

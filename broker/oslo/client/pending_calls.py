@@ -202,7 +202,7 @@ class PendingCalls:
             if call.monitored_out:
                 call.forgive(absent, now)
 
-    def ended(self, now: float) -> list[PendingCall]:
+    def pop_due(self, now: float) -> list[PendingCall]:
         """Take out those whose time is over."""
         over: list[PendingCall] = []
         ends = self._ends

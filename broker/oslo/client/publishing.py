@@ -78,10 +78,10 @@ class Publisher(ABC):
             LinkHandlers(
                 self.pipeline,
                 pack=_frames,
-                posted=self._posted,
+                posted=self._note_sent,
                 received=self._subscription,
-                stalled=self._stalled,
-                again=self._again,
+                stalled=self._move_to_new_link,
+                resend=self._take_unconfirmed,
                 link_class=partial(PublishingLink, unreached=self._not_reached),
             ),
             context.submit_queue.wake,
@@ -187,10 +187,10 @@ class Publisher(ABC):
 
     # ------------------------------------------------------------ links
 
-    def _posted(self, copy: Copy, link: NodeLink[Copy]) -> None:
+    def _note_sent(self, copy: Copy, link: NodeLink[Copy]) -> None:
         self._sent.add(link, copy, self._reactor.now())
 
-    def _again(self, link: NodeLink[Copy]) -> list[Copy]:
+    def _take_unconfirmed(self, link: NodeLink[Copy]) -> list[Copy]:
         again = self._sent.take(link, self._reactor.now())
         self._counters.count("repeated", len(again))
         if self.links.known(link.node) is link:
@@ -212,7 +212,7 @@ class Publisher(ABC):
         else:
             link.subscribed(data[1:])
 
-    def _stalled(self, link: NodeLink[Copy]) -> None:
+    def _move_to_new_link(self, link: NodeLink[Copy]) -> None:
         """It takes nothing, or its node is gone. While that is there, what was published for it waits for it."""
         if self.links.known(link.node) is link:
             return

@@ -172,16 +172,16 @@ class PublishingLink(NodeLink[Copy]):
 
     # ------------------------------------------------------------ connections that end
 
-    def _send_again(self) -> None:
+    def _resend_lost(self) -> None:
         """What may be lost, what was not sent, what waits: in this order, for each filter."""
         if self.closed:
             return
         if self._readable():  # that it has unsubscribed, by ending: what is sent before we know goes nowhere
-            self._reactor.touch(self)
-            self._interrupted = self._reactor.call_later(LOST_S, self._send_again)
+            self._reactor.check_after_turn(self)
+            self._interrupted = self._reactor.call_later(LOST_S, self._resend_lost)
             return
         self._interrupted = None
-        first = self._again(self)
+        first = self._resend(self)
         for copy in first:
             copy.repeat()
         outbox = [*first, *self.take_parcels()]

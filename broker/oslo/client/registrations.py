@@ -134,7 +134,7 @@ class ListenerRegistrations:
 
     # ------------------------------------------------------------ what control links tell
 
-    def opened(self, pipeline: Pipeline, listener: str, opened: Opened) -> None:
+    def on_opened(self, pipeline: Pipeline, listener: str, opened: Opened) -> None:
         """The proxy has registered it; possibly once more."""
         self._home_is(opened.node)
         inbox = self._inboxes.get(listener)
@@ -143,7 +143,7 @@ class ListenerRegistrations:
                 inbox.body_max = min(opened.message_bytes_max, self._settings.message_bytes_max)
             self._confirmed(inbox, pipeline)
 
-    def refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
+    def on_refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
         """The proxy will not have it. Tried again, after ``control_link.DENIED_S`` when the reason is DENIED."""
         inbox = self._inboxes.get(listener)
         where = "" if inbox is None else f"{inbox.records[0].exchange}/{inbox.records[0].topic}"
@@ -158,7 +158,7 @@ class ListenerRegistrations:
             inbox.refusal = text
             inbox.ready.set()
 
-    def closed(self, pipeline: Pipeline, listener: str) -> None:
+    def on_closed(self, pipeline: Pipeline, listener: str) -> None:
         """Nothing more comes for it there."""
         waited = self._ending.get(listener)
         inbox = self._inboxes.get(listener)
@@ -167,21 +167,21 @@ class ListenerRegistrations:
             if not waited:
                 self._settle(inbox, self._reactor.now())
 
-    def again(self, pipeline: Pipeline) -> None:
+    def on_unknown(self, pipeline: Pipeline) -> None:
         """The proxy does not know us: everything is opened again."""
         self._counters.count("opened_again")
         self._reactor.say(
             logging.INFO, "the proxy of this node does not know us at %s: registered again", (pipeline,)
         )
 
-    def malformed(self, pipeline: Pipeline, text: str) -> None:
+    def on_malformed(self, pipeline: Pipeline, text: str) -> None:
         """Something came that is no message."""
         self._counters.count("malformed")
         self._counters.say(
             "dropped a message of the proxy of this node (%s): %s", pipeline, text, about=(pipeline,)
         )
 
-    def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
+    def on_message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
         """Something else came."""
         self._delivery.message(pipeline, envelope, frames)
 

@@ -57,7 +57,7 @@ class ReplyCache:
             self._keep(call, head, body)
         return self._send((head, call.route, body))
 
-    def answered(self, number: bytes) -> Envelope | None:
+    def find_answered(self, number: bytes) -> Envelope | None:
         """The call of that id, when it was answered lately."""
         return next((each[2] for key, each in self._answers.items() if key.endswith(number)), None)
 
@@ -77,7 +77,7 @@ class ReplyCache:
         if begun is not None:
             self._begun_bytes -= begun.size
 
-    def again(self, head: bytes, envelope: Envelope, route: bytes) -> bool:
+    def answer_again(self, head: bytes, envelope: Envelope, route: bytes) -> bool:
         """A call came again that its listener has had; ``route``: where its client is now. False: there is no room."""
         key = head[_KEY_AT:HEAD_BYTES]
         call = self._begun.get(key)

@@ -53,17 +53,17 @@ class RetryQueue:
         self._waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
         self._arm()
 
-    def news(self) -> None:
+    def retry(self) -> None:
         """Something has changed: there may be a place."""
         if self._waiting:
-            self._again(False)
+            self._retry_all(False)
 
-    def soon(self) -> None:
-        """As ``news``, not from within what brings it."""
+    def retry_soon(self) -> None:
+        """As ``retry``, not from within what brings it."""
         if self._waiting:
-            self._reactor.call_soon(self.news)
+            self._reactor.call_soon(self.retry)
 
-    def answered(self, address: Address) -> None:
+    def retry_after_answer(self, address: Address) -> None:
         """A server at that topic has answered: the call that waits longest may have the place, unless its tries are
         counted: those are one in each pause.
         """
@@ -86,13 +86,13 @@ class RetryQueue:
 
     def _arm(self) -> None:
         if self._waiting and self._pause is None:
-            self._pause = self._reactor.call_later(PAUSE_S, self._paused)
+            self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
 
-    def _paused(self) -> None:
+    def _retry_after_pause(self) -> None:
         self._pause = None
-        self._again(True)
+        self._retry_all(True)
 
-    def _again(self, paused: bool) -> None:
+    def _retry_all(self, paused: bool) -> None:
         synced = self._routes.synced
         everything = synced is not self._was_synced or (not synced and self.overdue)
         self._was_synced = synced

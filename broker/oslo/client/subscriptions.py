@@ -75,7 +75,7 @@ class ClientSubscriptions:
             return False
         del self._filters[data]
         socket.sock.setsockopt(zmq.UNSUBSCRIBE, data)
-        self._reactor.touch(socket)
+        self._reactor.check_after_turn(socket)
         return True
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class ClientSubscriptions:
         token = HANDSHAKE_LETTER + new_id()
         self._tokens[token] = confirmed
         socket.sock.setsockopt(zmq.SUBSCRIBE, token)
-        self._reactor.touch(socket)
+        self._reactor.check_after_turn(socket)
         if self._timer is None:
             self._timer = self._reactor.call_later(PATIENCE_S, self._impatient)
 
@@ -129,7 +129,7 @@ class ClientSubscriptions:
             return  # what is no answer changes nothing: it is asked for again when patience ends
         del self._tokens[frames[0]]
         socket.sock.setsockopt(zmq.UNSUBSCRIBE, frames[0])
-        self._reactor.touch(socket)
+        self._reactor.check_after_turn(socket)
         self._tries = 0
         if not self._tokens and self._timer is not None:
             self._timer.cancel()

@@ -141,7 +141,7 @@ class DirectoryServer:
                 self._port.renew(certificate)
             finally:
                 for each in self._remote:
-                    self._reactor.touch(each.socket)
+                    self._reactor.check_after_turn(each.socket)
             self._key = certificate.public_key
 
     def stop(self, reason: str, *, returns: bool = False) -> None:

@@ -60,7 +60,7 @@ class BacklogFile:
             raise obstacle(text, errno.ENOENT if absent else error, absent=True) from error
         except sqlite3.DatabaseError as error:
             aside = f"{path}.damaged"
-            counters.dropped(
+            counters.count_dropped(
                 "backlog_disk", "the backlog %s cannot be read (%s): put aside as %s", path, error, aside
             )
             try:
@@ -146,7 +146,9 @@ class BacklogFile:
                 self._db.execute(text, values)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            self._counters.dropped("backlog_disk", "the backlog %s cannot be written: %s", self._path, error)
+            self._counters.count_dropped(
+                "backlog_disk", "the backlog %s cannot be written: %s", self._path, error
+            )
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             # what was given away must not come again: with what is written next

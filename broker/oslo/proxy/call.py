@@ -256,7 +256,9 @@ class CallProxy(DirectRoom):
     def on_server_reply(self, link: ServerLink, frames: list[bytes]) -> None:
         """A server answered, works on it, or refuses it: pass that on to whoever asked this server."""
         if not (len(frames) == _TO_SERVER and len(frames[1]) == HEAD_BYTES and frames[2]):
-            self.counters.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
+            self.counters.count_dropped(
+                "malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1
+            )
             return
         _rid, head, route, body = frames
         key = route + head[ID_AT:]

@@ -83,7 +83,7 @@ class CastProxy(DirectRoom):
         route_to.stats.calls += 1
         if not route_to.allowed:
             self.topics.ended(route_to.stats, Reason.DENIED, who.userid)
-            self.counters.dropped(
+            self.counters.count_dropped(
                 "denied", "uid %d may not send to %.64s/%.64s", who.userid, route_to.exchange, route_to.topic
             )
             return
@@ -93,11 +93,11 @@ class CastProxy(DirectRoom):
         if head[_FLAGS_AT] & _REPEATED and (local is None or local.record.listener != route_to.chosen):
             text = "the server at %.64s/%.64s that may have had a cast is gone"
             self.topics.ended(route_to.stats, Reason.NO_ROUTE, who.userid)
-            self.counters.dropped("repeat_lost", text, route_to.exchange, route_to.topic)
+            self.counters.count_dropped("repeat_lost", text, route_to.exchange, route_to.topic)
             return
         if local is None:
             self.topics.ended(route_to.stats, Reason.NO_ROUTE, who.userid)
-            self.counters.dropped(
+            self.counters.count_dropped(
                 "no_route", "nobody listens at %.64s/%.64s", route_to.exchange, route_to.topic
             )
             return
@@ -167,7 +167,7 @@ class CastProxy(DirectRoom):
         if cast.head[_FLAGS_AT] & _REPEATED:
             self.topics.failed(exchange, topic, Reason.BUSY, userid)
             text = "no room at %.64s/%.64s for a cast that was sent again"
-            self.counters.dropped("repeat_lost", text, exchange, topic)
+            self.counters.count_dropped("repeat_lost", text, exchange, topic)
             return
         for local in self.locals.others(exchange, topic, server, TRIES_MAX):
             if local is tried:
@@ -179,11 +179,11 @@ class CastProxy(DirectRoom):
                 return
         self.topics.failed(exchange, topic, Reason.BUSY if here else Reason.NO_ROUTE, userid)
         if here:
-            self.counters.dropped(
+            self.counters.count_dropped(
                 "full", "the queues of the servers at %.64s/%.64s are full", exchange, topic
             )
         else:
-            self.counters.dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
+            self.counters.count_dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
 
     def _redeliver(self, frames: Frames) -> None:
         if frames[1][4] == _CAST:

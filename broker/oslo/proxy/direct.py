@@ -156,7 +156,7 @@ class DirectRoom(PipelineRoom):
     # ------------------------------------------------------------ what is told
 
     def _bad(self, name: str, who: Credentials, text: str) -> None:
-        self.counters.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
+        self.counters.count_dropped(name, "dropped a message of uid %d: %s", who.userid, text)
 
     def _malformed(self, error: Malformed, who: Credentials) -> None:
         self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))

@@ -143,7 +143,9 @@ class FanoutProxy(PipelineRoom):
     def on_client_message(self, frames: list[bytes], who: Credentials, index: int) -> None:
         """A fan-out: number and publish it."""
         if len(frames) != 3:
-            self.counters.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
+            self.counters.count_dropped(
+                "malformed", "dropped a message of %d frames, expected 3", len(frames)
+            )
             return
         data, head, body = frames
         passed = (who, data, head[HEAD_BYTES:])
@@ -171,15 +173,17 @@ class FanoutProxy(PipelineRoom):
             envelope = decode(head)
         except Malformed as error:
             name = "unknown_version" if error.unknown_version else "malformed"
-            self.counters.dropped(name, "dropped a message of uid %d: %s", who.userid, error)
+            self.counters.count_dropped(name, "dropped a message of uid %d: %s", who.userid, error)
             return False
         where = f"{envelope.exchange[:64]}/{envelope.topic[:64]}"
         if envelope.kind != Kind.FANOUT or _address(data) != (envelope.exchange, envelope.topic):
             text = "dropped a message of kind %d for %s at the filter %r, expected a fan-out of that topic"
-            self.counters.dropped("malformed", text, envelope.kind, where, data[:64])
+            self.counters.count_dropped("malformed", text, envelope.kind, where, data[:64])
         elif not self._acl.may_send(who, envelope.exchange, envelope.topic):
             self.topics.refused(envelope.exchange, envelope.topic, Reason.DENIED, who.userid)
-            self.counters.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
+            self.counters.count_dropped(
+                "denied", "dropped a message: uid %d may not send to %s", who.userid, where
+            )
         else:
             return True
         return False

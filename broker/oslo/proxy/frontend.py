@@ -152,7 +152,7 @@ class Frontend:
             if who is None:
                 who = judge(origin)
                 if who is None:
-                    self._counters.dropped(
+                    self._counters.count_dropped(
                         "stranger", "dropped a message of %.64s, who is nobody here", origin
                     )
                     return
@@ -181,7 +181,7 @@ class Frontend:
         try:
             self._port.renew(certificate)
         finally:
-            self._reactor.touch(self.sockets[0])
+            self._reactor.check_after_turn(self.sockets[0])
         self.key = certificate.public_key
 
     def pause(self, why: str, *, on: bool) -> None:

@@ -160,14 +160,16 @@ class NotifyProxy(PipelineRoom):
         for socket in self._frontend.sockets:
             if not socket.closed:
                 socket.sock.setsockopt(option, data)
-                self._reactor.touch(socket)
+                self._reactor.check_after_turn(socket)
 
     # ------------------------------------------------------------ messages
 
     def on_client_message(self, frames: list[bytes], who: Credentials, index: int) -> None:
         """A notification: give it to the chosen listeners, or others of their pools."""
         if len(frames) != 3:
-            self.counters.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
+            self.counters.count_dropped(
+                "malformed", "dropped a message of %d frames, expected 3", len(frames)
+            )
             return
         data, head, body = frames
         envelope = self._read(head, f"uid {who.userid}")
@@ -183,11 +185,13 @@ class NotifyProxy(PipelineRoom):
         if not self._acl.may_send(who, *key):
             self.topics.ended(stats, Reason.DENIED, who.userid)
             where = f"{key[0][:64]}/{key[1][:64]}"
-            self.counters.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
+            self.counters.count_dropped(
+                "denied", "dropped a message: uid %d may not send to %s", who.userid, where
+            )
         elif not envelope.listeners:
             self.topics.ended(stats, Reason.NO_ROUTE, who.userid)
-            self.counters.dropped("unaddressed", "dropped a notification of uid %d: saw no listener chosen for it",
-                                 who.userid)  # fmt: skip
+            text = "dropped a notification of uid %d: saw no listener chosen for it"
+            self.counters.count_dropped("unaddressed", text, who.userid)
         else:
             head = stamped(head, who)
             message = message_of(key, envelope.id, head, body, digest_of(head, body))
@@ -203,11 +207,11 @@ class NotifyProxy(PipelineRoom):
             envelope = decode(head)
         except Malformed as error:
             name = "unknown_version" if error.unknown_version else "malformed"
-            self.counters.dropped(name, "dropped a message of %s: %s", whose, error)
+            self.counters.count_dropped(name, "dropped a message of %s: %s", whose, error)
             return None
         if envelope.kind != Kind.NOTIFY:
             text = "dropped a message of %s: saw kind %d, expected a notification"
-            self.counters.dropped("malformed", text, whose, envelope.kind)
+            self.counters.count_dropped("malformed", text, whose, envelope.kind)
             return None
         return envelope
 
@@ -216,7 +220,7 @@ class NotifyProxy(PipelineRoom):
         if data[:1] == NOTIFY_LETTER and read_filter(data) == key:
             return True
         text = "dropped a notification for %.64r at the filter %r, expected that of its topic"
-        self.counters.dropped("malformed", text, f"{key[0]}/{key[1]}", data[:64])
+        self.counters.count_dropped("malformed", text, f"{key[0]}/{key[1]}", data[:64])
         return False
 
     def _give(self, handouts: list[Handout]) -> None:
@@ -255,7 +259,7 @@ class NotifyProxy(PipelineRoom):
         known = self.pools.known_of(listener, link)
         if known is None or key not in known.keys:
             text = "dropped what %s gave back for a listener or at a topic that is not its own"
-            self.counters.dropped("requeue_unknown", text, link)
+            self.counters.count_dropped("requeue_unknown", text, link)
             return
         digest = digest_of(head, body)
         given = self.pools.stamp_of(listener, envelope.id, link)
@@ -264,7 +268,7 @@ class NotifyProxy(PipelineRoom):
         else:  # we did not give that out, or a proxy before us did: the listener speaks for itself
             stamp = link.stamp
             if not self._acl.may_send(link.credentials, *key):
-                self.counters.dropped("denied", "dropped what %s gave back: it may not send that", link)
+                self.counters.count_dropped("denied", "dropped what %s gave back: it may not send that", link)
                 return
         head = b"".join((head[:STAMP_AT], stamp, head[STAMP_END:]))
         message = message_of(key, envelope.id, head, body, digest)

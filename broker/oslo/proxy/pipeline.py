@@ -178,7 +178,7 @@ class PipelineRoom(ABC):
 
     def _unexpected(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         text = "dropped a message of %s: saw kind %d with %d frames"
-        self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
+        self.counters.count_dropped("unexpected", text, link, envelope.kind, len(rest))
 
     def figures(self) -> dict[str, Any]:
         """What STATUS answers who wants no more than that."""

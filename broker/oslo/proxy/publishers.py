@@ -166,7 +166,7 @@ class LocalPublisher:
         self._slow_consumers.published(sum(map(len, frames)))
 
     def _cut(self, pid: int) -> None:
-        self._counters.dropped(
+        self._counters.count_dropped(
             "subscribers_cut", "pid %d does not read: cut off, with what waited for it", pid
         )
 
@@ -176,7 +176,7 @@ class LocalPublisher:
         data = frames[0]
         if len(frames) != 1 or data[:1] not in (b"\0", b"\1"):
             self._in_doubt = True
-            self._counters.dropped("malformed_subscription", "saw %d frames of %.64s, expected a subscription",
+            self._counters.count_dropped("malformed_subscription", "saw %d frames of %.64s, expected a subscription",
                                   len(frames), name or "a peer that is gone")  # fmt: skip
         elif data[:1] == b"\0":
             self._ended(data[1:], name)
@@ -188,8 +188,8 @@ class LocalPublisher:
     def _asked(self, data: bytes, name: str) -> None:
         subscriber = self._keeper.subscriber(name)
         if subscriber is None or self._in_doubt:
-            self._counters.dropped("subscription_in_doubt", "did not grant %.64r to %.64s: cannot tell whose it is",
-                                  data[:64], name)  # fmt: skip
+            text = "did not grant %.64r to %.64s: cannot tell whose it is"
+            self._counters.count_dropped("subscription_in_doubt", text, data[:64], name)
             self.heard.pass_over(data)
             return
         if data[:1] == HANDSHAKE_LETTER and len(data) == TOKEN_BYTES:
@@ -200,11 +200,11 @@ class LocalPublisher:
             return
         allowed = self._allows(data, subscriber) if len(data) <= FILTER_BYTES_MAX else None
         if allowed is None:
-            self._counters.dropped("unknown_filter", "saw the filter %.64r from %.64s, which is none of ours",
+            self._counters.count_dropped("unknown_filter", "saw the filter %.64r from %.64s, which is none of ours",
                                   data[:64], name)  # fmt: skip
             return
         if not self.heard.has_room(data, subscriber.uid):
-            self._counters.dropped(
+            self._counters.count_dropped(
                 "too_many_filters", "no room for the filter %.64r from %.64s", data[:64], name
             )
             self.heard.pass_over(data)
@@ -212,7 +212,9 @@ class LocalPublisher:
         if allowed:
             self._sock.setsockopt(zmq.SUBSCRIBE, data)
         else:
-            self._counters.dropped("subscription_denied", "%.64s may not listen to %.64r", name, data[:64])
+            self._counters.count_dropped(
+                "subscription_denied", "%.64s may not listen to %.64r", name, data[:64]
+            )
         if self.heard.add(data, name, subscriber.uid, granted=allowed):
             if self._journal is not None:
                 self._journal.heard(data)

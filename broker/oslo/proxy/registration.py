@@ -218,7 +218,9 @@ class RegistrationSocket:
         if link is None or link.origin != origin:
             link = self._meet(frames[0], origin)
             if link is None:
-                self._counters.dropped("stranger", "dropped a message of %.64s, who is nobody here", origin)
+                self._counters.count_dropped(
+                    "stranger", "dropped a message of %.64s, who is nobody here", origin
+                )
                 return
         link.heard = True
         head = frames[1] if len(frames) > 1 else b""
@@ -231,7 +233,7 @@ class RegistrationSocket:
             envelope = decode(head)
         except Malformed as error:
             name = "unknown_version" if error.unknown_version else "malformed"
-            self._counters.dropped(name, "dropped a control message of %s: %s", link, error)
+            self._counters.count_dropped(name, "dropped a control message of %s: %s", link, error)
             return
         self._handle(link, envelope, frames[2:])
 
@@ -266,7 +268,7 @@ class RegistrationSocket:
             self._answer_open(link, number, rest)
         except CannotOpen as error:
             name = f"open_{error.reason.name.lower()}"
-            self._counters.dropped(name, "refused a listener of %s: %s", link, error)
+            self._counters.count_dropped(name, "refused a listener of %s: %s", link, error)
             self.send(link, (refusal(number, error.reason), str(error).encode()))
 
     def _answer_open(self, link: ServerLink, number: bytes, rest: list[bytes]) -> None:
@@ -387,7 +389,7 @@ class RegistrationSocket:
         link.lapsed = True
         if link.listeners:
             text = "%s has said nothing for a lease: its %d listeners are dropped"
-            self._counters.dropped("lapsed", text, link, len(link.listeners))
+            self._counters.count_dropped("lapsed", text, link, len(link.listeners))
         self._drops.put(link)
         self._probe(link)
 

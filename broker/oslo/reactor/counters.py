@@ -19,7 +19,7 @@ class Counters:
 
     Args:
         reactor: whose log takes what is said; None: nothing is said.
-        who: begins each line of ``dropped``, for instance the pipeline's name.
+        who: begins each line of ``count_dropped``, for instance the pipeline's name.
         quiet_s: seconds between two lines about the same.
 
     Attributes:
@@ -48,7 +48,7 @@ class Counters:
         if self._reactor is not None and self._lines.admits(thing, self._reactor.now()):
             self._reactor.say(level, text, values)
 
-    def dropped(self, name: str, text: str, *values: object) -> None:
+    def count_dropped(self, name: str, text: str, *values: object) -> None:
         """Count one under ``name`` and log ``text`` with ``values``: one line lately for each name."""
         self.count(name)
         line = f"%s: {text} (%s: %d so far)"

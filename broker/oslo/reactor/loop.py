@@ -4,7 +4,7 @@ An application's process may be patched by eventlet, which replaces what asyncio
 nothing of it. Proxies run on the same loop, so that what talks to each other is read and tested in one form.
 
 The descriptor of a ZeroMQ socket says only that its state may have changed, and any call on the socket may take that
-news in: a ``Socket`` that sent something is looked at again at the end of the turn (see ``touch``).
+news in: a ``Socket`` that sent something is looked at again at the end of the turn (see ``check_after_turn``).
 """
 
 # compiled: mypyc
@@ -239,8 +239,8 @@ class Reactor:
         if timer is not None:
             timer.cancel()
 
-    def touch(self, socket: Socket) -> None:
-        """Look at ``socket`` at the end of this turn: something was sent on it, or it has more to read."""
+    def check_after_turn(self, socket: Socket) -> None:
+        """Check ``socket`` at the end of this turn: something was sent on it, or it has more to read."""
         self._touched[socket] = None
 
     def forget(self, socket: Socket) -> None:

@@ -29,32 +29,32 @@ class SocketEvents:
         reactor: whose thread; open.
         sock: the socket; it has one monitor.
         events: bits of ``zmq.EVENT_*``.
-        happened: takes the event and its value: a descriptor, in most cases.
+        on_event: takes the event and its value: a descriptor, in most cases.
     """
 
     def __init__(
-        self, reactor: Reactor, sock: zmq.Socket[bytes], events: int, happened: Callable[[int, int], None]
+        self, reactor: Reactor, sock: zmq.Socket[bytes], events: int, on_event: Callable[[int, int], None]
     ) -> None:
         assert reactor.context is not None
         self._sock = sock
-        self._happened = happened
+        self._on_event = on_event
         where = f"inproc://headgate.events-{next(_numbers)}"
         sock.monitor(where, events)
         news: zmq.Socket[bytes] = reactor.context.socket(zmq.PAIR)
         news.set(zmq.RCVHWM, 0)  # or libzmq's own thread would wait for us
         news.set(zmq.LINGER, 0)
-        self._news = Socket(reactor, news, self._came)
+        self._news = Socket(reactor, news, self._on_monitor_message)
         news.connect(where)
-        reactor.touch(self._news)
+        reactor.check_after_turn(self._news)
 
     @property
     def closed(self) -> bool:
         """It watches no more."""
         return self._news.closed
 
-    def _came(self, frames: list[bytes], _origin: str) -> None:
+    def _on_monitor_message(self, frames: list[bytes], _origin: str) -> None:
         if len(frames[0]) == _EVENT.size:
-            self._happened(*_EVENT.unpack(frames[0]))
+            self._on_event(*_EVENT.unpack(frames[0]))
 
     def close(self) -> None:
         """Watch no longer. Harmless twice, and after the end of the socket."""
@@ -91,7 +91,7 @@ class HandshakeMonitor:
         self._told = told
         self._lost = lost
         ends = 0 if lost is None else _DISCONNECTED
-        self._events = SocketEvents(reactor, sock, _REFUSED | _SUCCEEDED | _STOPPED | ends, self._event)
+        self._events = SocketEvents(reactor, sock, _REFUSED | _SUCCEEDED | _STOPPED | ends, self._on_event)
 
     @property
     def closed(self) -> bool:
@@ -102,7 +102,7 @@ class HandshakeMonitor:
         """Watch no more. Harmless twice."""
         self._events.close()
 
-    def _event(self, event: int, _value: int) -> None:
+    def _on_event(self, event: int, _value: int) -> None:
         if event == _REFUSED:
             self._told(False)
         elif event == _STOPPED:

@@ -351,7 +351,7 @@ class Connection:
         way = ways[(texts.index(self.at) + 1) % len(ways)] if self.at in texts else ways[0]
         if way.text == self.at:
             return
-        self._reactor.touch(self._socket)
+        self._reactor.check_after_turn(self._socket)
         try:
             if self.at:
                 self._socket.sock.disconnect(self.at)
@@ -368,7 +368,7 @@ class Connection:
         if self._key and (self._handshake is None or self._handshake.closed):
             self._handshake = HandshakeMonitor(self._reactor, sock, self._shown, self._lost)
             self._socket.ended = self._handshake.close
-        self._reactor.touch(self._socket)
+        self._reactor.check_after_turn(self._socket)
         sock.connect(way.text)
         self.at = way.text
 
@@ -390,7 +390,7 @@ class Connection:
         """Make the same connection anew."""
         if self.closed or not self.at:
             return
-        self._reactor.touch(self._socket)
+        self._reactor.check_after_turn(self._socket)
         with contextlib.suppress(zmq.ZMQError):  # libzmq has given it up itself
             self._socket.sock.disconnect(self.at)
         self._go(parse(self.at, "tcp", "ipc"))

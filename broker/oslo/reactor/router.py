@@ -85,7 +85,7 @@ class RouterSocket(Socket):
         peer = frames[0]
         outbox = self._outboxes.get(peer)
         if outbox is None:
-            self._reactor.touch(self)
+            self._reactor.check_after_turn(self)
             try:
                 if self._write(frames):
                     return Outcome.SENT

@@ -69,8 +69,8 @@ class Socket:
     """A socket that belongs to a reactor's thread.
 
     Whoever does something else with ``sock``, libzmq's, than this class does (connects it further, subscribes) has to
-    ``touch`` this one in the same turn, also when libzmq refuses it: it may have taken the news of a message in on that
-    occasion, and does not tell it again.
+    call ``Reactor.check_after_turn`` in the same turn, also when libzmq refuses it: it may have taken the news of a
+    message in on that occasion, and does not tell it again.
 
     Args:
         reactor: whose.
@@ -121,7 +121,7 @@ class Socket:
         self._tells_room = sock.type in _TELL_ROOM
         self._fd = int(sock.get(zmq.FD))
         reactor.add_reader(self._fd, self.look)
-        reactor.touch(self)
+        reactor.check_after_turn(self)
 
     # ------------------------------------------------------------ writing
 
@@ -135,7 +135,7 @@ class Socket:
         if self.closed:
             return self._full()
         if not self._outbox:
-            self._reactor.touch(self)
+            self._reactor.check_after_turn(self)
             if self._write(frames):
                 return Outcome.SENT
         size = sum(map(len, frames))
@@ -208,7 +208,7 @@ class Socket:
                 if self.closed or not outbox:
                     break
         if outbox and not self.closed:
-            self._reactor.touch(self)  # the budget is used up
+            self._reactor.check_after_turn(self)  # the budget is used up
         return not outbox
 
     def _try_later(self) -> None:
@@ -242,7 +242,7 @@ class Socket:
     def paused(self, value: bool) -> None:
         self._paused = value
         if not value:
-            self._reactor.touch(self)
+            self._reactor.check_after_turn(self)
 
     def look(self) -> None:
         """Flush what waits, read what is there, up to the budgets."""
@@ -256,7 +256,7 @@ class Socket:
             return
         self._drain(self._receive)
         if self._blocked():
-            self._reactor.touch(self)  # reading may have taken in the news of room
+            self._reactor.check_after_turn(self)  # reading may have taken in the news of room
 
     def _readable(self) -> bool:
         """Takes the news in, of room as well; the descriptor is quiet then."""
@@ -264,7 +264,7 @@ class Socket:
             return False
         events = int(self.sock.get(_EVENTS))
         if self._tells_room and events & _POLLOUT and self._blocked():
-            self._reactor.touch(self)
+            self._reactor.check_after_turn(self)
         return bool(events & _POLLIN)
 
     def _drain(self, receive: Receive) -> None:
@@ -294,7 +294,7 @@ class Socket:
                 break
             if turn == 0 and not self._readable():
                 return  # asking costs a third of being told so by an exception; in a burst it is not worth it
-        self._reactor.touch(self)
+        self._reactor.check_after_turn(self)
 
     # ------------------------------------------------------------ end
 

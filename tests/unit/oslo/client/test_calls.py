@@ -22,8 +22,8 @@ def test_a_call_ends_at_its_time_and_not_before():
     calls = PendingCalls()
     one, _ = call(1, due_s=10.0)
     calls.add(one)
-    assert calls.ended(9.999) == []
-    assert calls.ended(10.0) == [one]
+    assert calls.pop_due(9.999) == []
+    assert calls.pop_due(10.0) == [one]
     assert len(calls) == 0
     assert calls.get(one.id) is None
 
@@ -33,7 +33,7 @@ def test_a_call_without_end_never_ends():
     one, _ = call(1)
     calls.add(one)
     assert calls.next_end_s() is None
-    assert calls.ended(1e12) == []
+    assert calls.pop_due(1e12) == []
     assert calls.pop(one.id) is one
 
 
@@ -50,7 +50,7 @@ def test_who_was_stopped_waits_for_heartbeats_anew_and_for_nothing_else():
     assert [one.end_s for one in (monitored, unheard, plain)] == [5.0, 9.0, 9.0]
     calls.forgive(5.0, 5.0)
     assert [one.end_s for one in (monitored, unheard, plain)] == [7.0, 9.0, 9.0]
-    assert calls.ended(6.0) == []
+    assert calls.pop_due(6.0) == []
     calls.forgive(3.0, 10.0)
     assert monitored.end_s == 9.0
 
@@ -67,7 +67,7 @@ def test_a_caller_that_is_always_late_misses_heartbeats_too(late_s, end_s):
         stall.wakes_at(calls.next_end_s())
         now_s = calls.next_end_s() + late_s
         calls.forgive(stall.stalled_s(), now_s)
-        if calls.ended(now_s):
+        if calls.pop_due(now_s):
             break
     assert now_s == pytest.approx(end_s)
 
@@ -79,11 +79,11 @@ def test_a_heartbeat_moves_the_end_of_a_monitored_call_but_not_beyond_its_whole_
     calls.add(one)
     assert (one.end_s, one.monitored_out) == (2.0, True)
     one.beaten(1.5)
-    assert calls.ended(2.0) == []
+    assert calls.pop_due(2.0) == []
     one.beaten(3.4)
     assert (one.end_s, one.monitored_out) == (5.0, False)
-    assert calls.ended(3.5) == []
-    assert calls.ended(5.0) == [one]
+    assert calls.pop_due(3.5) == []
+    assert calls.pop_due(5.0) == [one]
 
 
 def test_only_the_first_answer_counts():
@@ -109,4 +109,4 @@ def test_ends_come_in_order_of_time():
     for number, due_s in enumerate((3.0, 1.0, 2.0)):
         calls.add(call(number, due_s)[0])
     assert calls.next_end_s() == 1.0
-    assert [one.due_s for one in calls.ended(2.5)] == [1.0, 2.0]
+    assert [one.due_s for one in calls.pop_due(2.5)] == [1.0, 2.0]

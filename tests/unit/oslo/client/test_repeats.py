@@ -155,7 +155,7 @@ class Line:
 
     def again(self, asked, route=b"new"):
         whole = repeated(asked.head)
-        assert self.replies.again(whole, decode(whole), route)
+        assert self.replies.answer_again(whole, decode(whole), route)
 
 
 def test_a_call_that_is_worked_on_is_answered_where_its_client_is_now():

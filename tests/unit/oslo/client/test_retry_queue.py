@@ -56,7 +56,7 @@ class Stage:
 
 def test_a_round_ends_where_there_is_no_place():
     stage = Stage(1_000, 3)
-    stage.retries.news()
+    stage.retries.retry()
     assert stage.placed == stage.calls[:3]
     assert len(stage.tried) == 4
     stage.clock.ring()
@@ -67,7 +67,7 @@ def test_a_pause_tries_so_many_at_once_and_news_all_of_them():
     stage = Stage(2 * ROUND_MAX + 10, 10_000)
     stage.clock.ring()
     assert stage.placed == stage.calls[:ROUND_MAX]
-    stage.retries.news()
+    stage.retries.retry()
     assert stage.placed == stage.calls
 
 
@@ -75,7 +75,7 @@ def test_who_has_given_up_is_not_tried():
     stage = Stage(10, 10_000)
     for call in stage.calls[::2]:
         call.over = True
-    stage.retries.news()
+    stage.retries.retry()
     assert stage.placed == stage.calls[1::2]
     assert not stage.retries._waiting
 
@@ -94,17 +94,17 @@ def test_who_waits_longest_has_the_place_of_a_call_that_was_answered():
     stage = Stage(4, 2)
     stage.calls[0].over = True
     stage.calls[1].tried = {"a listener"}
-    stage.retries.answered(Address("x", "u"))
+    stage.retries.retry_after_answer(Address("x", "u"))
     assert stage.tried == []
-    stage.retries.answered(Address("x", "t", "s"))
+    stage.retries.retry_after_answer(Address("x", "t", "s"))
     assert (stage.placed, stage.calls[1].tried) == ([stage.calls[1]], None)
-    stage.retries.answered(Address("x", "t"))
+    stage.retries.retry_after_answer(Address("x", "t"))
     assert stage.placed == stage.calls[1:3]
-    stage.retries.answered(Address("x", "t"))
+    stage.retries.retry_after_answer(Address("x", "t"))
     assert stage.tried == stage.calls[1:]
     stage.calls[3].over = True
     for _ in range(2):
-        stage.retries.answered(Address("x", "t"))
+        stage.retries.retry_after_answer(Address("x", "t"))
     assert stage.retries._waiting == {}
     assert stage.tried == stage.calls[1:]
 
@@ -114,7 +114,7 @@ def test_whose_tries_are_counted_has_one_after_each_pause_however_many_calls_are
     stage.calls[0].over = True
     stage.calls[1].tries = 2
     for _ in range(10):
-        stage.retries.answered(Address("x", "t"))
+        stage.retries.retry_after_answer(Address("x", "t"))
     assert stage.tried == []
     stage.clock.ring()
     assert stage.tried[0] is stage.calls[1]
