@@ -215,7 +215,7 @@ class ClientInbox:
         return True
 
     def tell(self) -> None:
-        """Something was put in: say so to whoever wants to know, or wake those who wait for it."""
+        """Call the callback of ``notify`` if there is one; else wake as many waiting ``get`` as there are messages."""
         self.untold = False
         if self._told is not None:
             self._told()

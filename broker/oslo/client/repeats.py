@@ -44,7 +44,7 @@ class MessageIds:
 
 
 class Deduplicator:
-    """The messages that one listener has had."""
+    """Tells which messages one listener has had, so that none runs twice."""
 
     __slots__ = ("_before", "_lately")
 
@@ -68,7 +68,7 @@ class Deduplicator:
         return back >= WINDOW or (back >= 0 and bool(mask >> back & 1))
 
     def add(self, head: bytes) -> None:
-        """The listener has it."""
+        """Remember that the listener has had the message with the envelope ``head``."""
         sender = head[_SENDER_AT:_NUMBER_AT]
         number = int.from_bytes(head[_NUMBER_AT:HEAD_BYTES])
         known = self._lately.get(sender)
@@ -108,7 +108,7 @@ Sent = TypeVar("Sent", bound=Sized)
 
 
 class ResendBuffer(Generic[Sent]):
-    """The latest messages of one pipeline, over all of its connections.
+    """The latest messages that libzmq took of one pipeline, over all of its connections.
 
     Attributes:
         bytes: of all of them.

@@ -1,4 +1,4 @@
-"""The calls that this process has, and those that it answered lately: what a client asks for again when it may be lost.
+"""The calls that this process works on, and its latest replies: a client asks for a reply again that may be lost.
 
 A call that comes again is not run again. One that is worked on is answered over the new connection when it is done; one
 that was answered lately is answered once more; of one whose answer is not kept any more the client is told so.
@@ -28,7 +28,7 @@ _KEY_AT: Final = 16
 
 
 class ReplyCache:
-    """For the thread of the sockets.
+    """Which calls are worked on, and the replies that are kept. For the thread of the sockets.
 
     Args:
         send: sends frames to the node's proxy; False: there is no room.

@@ -48,13 +48,13 @@ class RetryQueue:
         return self._reactor.now() >= self._until_s
 
     def add(self, call: PendingCall) -> None:
-        """Keep it."""
+        """Keep ``call`` until there is a place for it: at the end of those of its topic."""
         call.link = None
         self._waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
         self._arm()
 
     def retry(self) -> None:
-        """Something has changed: there may be a place."""
+        """Look for places: something has changed."""
         if self._waiting:
             self._retry_all(False)
 

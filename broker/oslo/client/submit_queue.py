@@ -18,7 +18,10 @@ HANDED_BYTES: Final = 8 << 20
 
 
 class SubmitQueue:
-    """Counts on both sides: callers what they give, under a real lock; the thread of the sockets what it takes."""
+    """The count of what waits between callers and the thread of the sockets: the messages themselves are posted to it.
+
+    Callers count what they give, under a real lock; the thread of the sockets counts what it takes.
+    """
 
     def __init__(self, msgs_max: int = HANDED_MSGS, bytes_max: int = HANDED_BYTES) -> None:
         self._msgs_max = msgs_max

@@ -63,11 +63,11 @@ class Window:
         self._waiting = False
 
     def take(self) -> None:
-        """One more is handed out."""
+        """Count a message that is handed out."""
         self._taken += 1
 
     def give(self) -> None:
-        """One was acknowledged or given back."""
+        """A message was acknowledged or given back: there is room for another one."""
         self._given = given = next(self._numbers)
         if self._waiting and self._taken - given <= self._low:
             self._waiting = False

@@ -34,7 +34,7 @@ _PULSE: Final = (encode(Kind.PULSE), b"")
 
 
 class CallerProbe:
-    """For one proxy's pipeline of calls.
+    """Probes the callers of one pipeline of calls, and tells servers whose replies find nobody.
 
     Args:
         reactor: whose.
@@ -63,13 +63,13 @@ class CallerProbe:
             socket.lost = partial(self._gone, bytes([index]))
 
     def _gone(self, index: bytes, rid: bytes, _waited: list[Frames]) -> None:
-        """Nobody waits for its replies any more."""
+        """The client ``rid`` is gone: its calls are forgotten."""
         forgotten = self._pending.forget_client(index + rid)
         if forgotten:
             self._counters.count("abandoned", forgotten)
 
     def look(self, now_s: float) -> None:
-        """Is anybody there whose calls last? When not, the socket says so."""
+        """Send a PULSE to each client whose calls last: the socket calls ``_gone`` where nobody is there."""
         if now_s < self._probed_s + PROBE_S:
             return
         self._probed_s = now_s

@@ -136,9 +136,9 @@ class Pools:
         return first
 
     def close(self, listener: str) -> tuple[list[Handout], list[Key]]:
-        """A listener ends: what waits for it goes to others of its pool, before what they have waiting.
+        """A listener ends: its queue is moved to the front of the queues of the other listeners of its pool.
 
-        Returns what can be published at once, and the keys that nobody listens to any more. Harmless when unknown.
+        Returns what can be sent at once, and the keys that nobody listens to any more. Harmless when unknown.
         """
         member = self._members.pop(listener, None)
         if member is None:

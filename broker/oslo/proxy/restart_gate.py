@@ -78,7 +78,7 @@ class RestartGate:
         self._look()
 
     def changed(self) -> None:
-        """Somebody has registered, or ended."""
+        """A server has registered, or has ended: note it, and open the frontends if all are back."""
         self._save_soon()
         if self.waiting:
             self._look()

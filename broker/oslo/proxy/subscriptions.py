@@ -85,7 +85,7 @@ class GrantedSubscriptions:
         return len(self._filters) < FILTERS_MAX and self._of_user.of(user) < FILTERS_OF_USER_MAX
 
     def pass_over(self, data: bytes) -> None:
-        """A subscription that is neither granted nor kept; its connection will end it one day."""
+        """Ignore this subscription, but remember that the end of it will be reported, without a name."""
         self._passed_over[crc32(data) % _PLACES] += 1
 
     def add(self, data: bytes, name: str, user: int, *, granted: bool) -> bool:

@@ -49,7 +49,7 @@ class SocketEvents:
 
     @property
     def closed(self) -> bool:
-        """It watches no more."""
+        """Whether it has ended, or was closed."""
         return self._news.closed
 
     def _on_monitor_message(self, frames: list[bytes], _origin: str) -> None:
@@ -95,7 +95,7 @@ class HandshakeMonitor:
 
     @property
     def closed(self) -> bool:
-        """It watches no more."""
+        """Whether it has ended, or was closed."""
         return self._events.closed
 
     def close(self) -> None:
