@@ -68,7 +68,8 @@ def run(
         settings: as of ``Settings.at_rank``.
         ready: called once the broker has joined and its socket answers, and ``beside`` is entered.
         beside: see ``Beside``; what entering raises ends the process as a failed start does.
-        reread: how SIGHUP reads the settings again (see ``Reload``); None: it is as SIGTERM.
+        reread: how SIGHUP reads the settings again (see ``Reload``); None: it is as SIGTERM, or ignored
+            where it was (nohup).
 
     SIGTERM and SIGINT drain and leave, before the parent is there as well; a second one leaves at once.
     """
@@ -110,7 +111,7 @@ async def serve(
     if reread is not None:
         reload = Reload(node, reread)
         _on_hangup(reload.request, leave_with)
-    else:
+    elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup(1) asks to outlive the terminal
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, leave_with, "SIGHUP")
     reporter = StatusReporter(node.probes, node.context)
     supervision.watch(asyncio.get_running_loop().call_later)

@@ -302,6 +302,25 @@ def test_the_first_signal_to_one_that_leaves_with_its_tree_cuts_nothing_short(si
     assert left == ["in order"][: 2 - signals]
 
 
+def test_a_broker_that_nohup_has_started_outlives_its_terminal(rundir):
+    seen = []
+
+    def ready(node):
+        def later():
+            seen.append(node.lifecycle.state)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        os.kill(os.getpid(), signal.SIGHUP)
+        asyncio.get_running_loop().call_later(0.1, later)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert bootstrap.run(node_of(rundir), ready=ready) == endings.OK
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert seen == ["run"]
+
+
 def test_what_cannot_run_beside_ends_the_broker(rundir, capsys):
     @contextlib.asynccontextmanager
     async def beside(_node):
