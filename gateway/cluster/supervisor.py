@@ -140,7 +140,8 @@ class Supervisor(Tree):
         """Its command line, at a port that is free, until it has listened at one."""
         (gateway,) = self._gateway
         if not gateway.was_ready:
-            gateway.uri = free_url()
+            # where many begin at the same time, the next of the usual ports would be taken, too
+            gateway.uri = free_url(usual=not gateway.restarts)
         settings = [f"gateway.statedir={_toml(self._folder / GATEWAY)}", "access.login_links=owner"]
         words = ["gateway", "--config", str(self._folder / KEYS / "gateway.toml"), "--listen", gateway.uri]
         upstream = ["--upstream", f"local://{self._sockets}/local-0"]
@@ -245,17 +246,17 @@ def _say(answer: dict[str, Any]) -> None:
     os.dup2(2, 1)
 
 
-def free_url() -> str:
-    """The first of the gateway's usual ports on the loopback that nobody listens on, else any.
+def free_url(usual: bool = True) -> str:
+    """The first of the gateway's usual ports on the loopback that nobody listens on, else any; any if not ``usual``.
 
     Raises:
         ConfigError: there is none.
     """
-    usual = Endpoint("tcp", "127.0.0.1", GATEWAY_PORT)
+    first = Endpoint("tcp", "127.0.0.1", GATEWAY_PORT)
     try:
-        sock, place = bind(usual, ports=PORTS)
+        sock, place = bind(first, ports=PORTS) if usual else bind(first._replace(port=0))
     except ConfigError:
-        sock, place = bind(usual._replace(port=0))
+        sock, place = bind(first._replace(port=0))
     sock.close()
     return f"http://127.0.0.1:{place.port}"
 

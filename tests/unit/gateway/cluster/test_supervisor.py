@@ -104,8 +104,8 @@ def test_a_port_that_was_taken_in_between_is_another_one(rundir, monkeypatch):
     """Somebody is faster than the gateway to take the port that was found free; later it stays at its own."""
     monkeypatch.setattr(supervisor, "RESTARTS", dataclasses.replace(supervisor.RESTARTS, first_s=0.05))
     monkeypatch.setattr(interpreter, "command", lambda _module: [sys.executable, "-S", "-c", SERVES])
-    urls = ["http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3"]
-    monkeypatch.setattr(supervisor, "free_url", lambda: urls.pop(0))
+    urls = {True: ["http://127.0.0.1:1"], False: ["http://127.0.0.1:2", "http://127.0.0.1:3"]}
+    monkeypatch.setattr(supervisor, "free_url", lambda usual: urls[usual].pop(0))
     (rundir / state.LOGS).mkdir()
 
     async def run():
@@ -148,6 +148,8 @@ def test_a_port_that_is_taken_is_passed_over():
     host, port = first.removeprefix("http://").split(":")
     with socket.create_server((host, int(port))):
         assert supervisor.free_url() != first
+    usual = range(supervisor.GATEWAY_PORT, supervisor.GATEWAY_PORT + supervisor.PORTS)
+    assert int(supervisor.free_url(usual=False).rpartition(":")[2]) not in usual
 
 
 def test_the_last_line_that_says_something(tmp_path):
