@@ -18,7 +18,7 @@ from broker.nfp.management import jobs, replay_buffer
 from broker.oslo.directory import wire
 from broker.oslo.names import LISTENER_CHARS
 from broker.oslo.proxy import server_links, summaries
-from broker.oslo.service import announce, listening, topics
+from broker.oslo.service import notifications, topics
 from broker.transport.websocket.codec import of_status
 from broker.wire import payload
 from broker.wire.message import event
@@ -73,7 +73,7 @@ READERS = {
     ),
     "oslo: names in a request": (lambda t: summaries.named(t) != {}, b'{"message":{"method":"m","args":', b"}}"),
     "oslo: a notification": (
-        lambda t: announce.content(listening.HeardNotification("x", "y", "info", t)) is not None,
+        lambda t: notifications.content(notifications.HeardNotification("x", "y", "info", t)) is not None,
         b'{"message":{"event_type":"e","more":', b"}}",
     ),
     "oslo: a reply": (taken(topics.result_of, RpcError), b'{"result":', b"}"),

@@ -7,8 +7,7 @@ transport and rank.
     policy      who may call what (no input or output)
     topics      what a request asks for, what the server is sent, what its reply says (no input or output)
     sending     calls and casts through a session, so that the event loop never waits for it
-    listening   notifications from a session to the event loop, through a bounded queue
-    announce    a notification as an event on the Flux broker, private to owners unless told otherwise
+    notifications  from a session, through a bounded queue, to events on the Flux broker, private to owners
     asking      what the rooms of a node count, and what its directory knows, asked once each
     metrics     the same for Prometheus (no input or output)
 
@@ -34,7 +33,7 @@ EINVAL the payload is wrong, EIO the server raised something: the text is its cl
 
 The server sees the caller in its context under ``headgate``: {"userid", "rolemask"}, which a payload cannot set.
 
-Events: ``oslo.notify.EXCHANGE.TOPIC.PRIORITY``, its words percent-encoded, see ``announce``.
+Events: ``oslo.notify.EXCHANGE.TOPIC.PRIORITY``, its words percent-encoded, see ``notifications``.
 """
 
 from broker.oslo.service.flux_bridge import FluxBridge, FluxBridgeConfig

@@ -1,7 +1,7 @@
 """The service ``oslo`` on a Flux broker, and notifications through its link: each request runs as a task until it has
 answered.
 
-Concurrency: one event loop, which waits for nothing of the pipelines (``sending``, ``listening``). While the Flux
+Concurrency: one event loop, which waits for nothing of the pipelines (``sending``, ``notifications``). While the Flux
 broker is away the pipelines go on; notifications of that time are counted as lost.
 """
 
@@ -19,8 +19,7 @@ from broker.errors import RpcError
 from broker.identity import Credentials
 from broker.oslo.contract import OsloFailure, Settings
 from broker.oslo.service import asking, policy
-from broker.oslo.service.announce import EventAnnouncer
-from broker.oslo.service.listening import NotificationListening
+from broker.oslo.service.notifications import EventAnnouncer, NotificationListening
 from broker.oslo.service.policy import CALL, CAST, CallRule
 from broker.oslo.service.sending import RequestSender
 from broker.oslo.service.topics import (

@@ -12,9 +12,14 @@ from broker.client import connect
 from broker.errors import LinkBroken, RpcError
 from broker.oslo.contract import OsloFailure
 from broker.oslo.names import PRIORITIES
-from broker.oslo.service import FluxBridge, announce, listening
-from broker.oslo.service.announce import EventAnnouncer, content, topic_of
-from broker.oslo.service.listening import HeardNotification, NotificationListening
+from broker.oslo.service import FluxBridge, notifications
+from broker.oslo.service.notifications import (
+    EventAnnouncer,
+    HeardNotification,
+    NotificationListening,
+    content,
+    topic_of,
+)
 from broker.wire.message import PRIVATE
 from broker.wire.payload import decode_json
 from tests.tables import for_each
@@ -162,7 +167,7 @@ def test_a_name_that_is_taken_and_a_broker_that_is_not_there(tmp_path):
 
 
 def test_listening_that_fails_is_tried_again(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(listening, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(notifications, "_PAUSE_S", 0.01)
 
     async def script():
         session = FakePort()
@@ -179,7 +184,7 @@ def test_listening_that_fails_is_tried_again(tmp_path, monkeypatch, caplog):
 
 
 def test_a_loop_that_does_not_take_costs_notifications_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(listening, "QUEUE_MSGS", 4)
+    monkeypatch.setattr(notifications, "QUEUE_MSGS", 4)
 
     async def script():
         taken = []
@@ -228,7 +233,7 @@ def test_whatever_one_notification_is_the_next_one_is_told(tmp_path):
 
 
 def test_whoever_takes_notifications_may_fail(monkeypatch, caplog):
-    monkeypatch.setattr(listening, "TURN_MSGS", 2)
+    monkeypatch.setattr(notifications, "TURN_MSGS", 2)
 
     async def script():
         taken = []
@@ -315,21 +320,21 @@ def test_tokens_are_not_shown():
 
 
 def test_a_large_notification_is_told_without_its_payload(monkeypatch):
-    monkeypatch.setattr(announce, "EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr(notifications, "EVENT_BYTES_MAX", 100)
     said = content(told(notification(payload="x" * 200, publisher_id="p")))
     assert "payload" not in said
     assert (said["publisher_id"], said["payload_bytes"] > 200) == ("p", True)
 
 
 def test_no_notification_makes_a_large_event(monkeypatch):
-    monkeypatch.setattr(announce, "EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr(notifications, "EVENT_BYTES_MAX", 100)
     huge = "x" * 100_000
     body = {
         "ctxt": {"request_id": huge},
         "message": {"event_type": huge, "timestamp": [huge], "payload": huge},
     }
     said = content(told(body))
-    assert (len(said["event_type"]), len(said["ctxt"]["request_id"])) == (announce.TEXT_CHARS_MAX,) * 2
+    assert (len(said["event_type"]), len(said["ctxt"]["request_id"])) == (notifications.TEXT_CHARS_MAX,) * 2
     assert not {"payload", "timestamp"} & set(said)
 
 

@@ -1,7 +1,13 @@
-"""Notifications from a ``ClientSession`` to the event loop: one thread reads, a bounded queue stands between the two.
+"""Notifications from a ``ClientSession`` to events ``oslo.notify.EXCHANGE.TOPIC.PRIORITY`` on the Flux broker.
 
-The thread never waits for the loop and the loop never for the thread: what finds no room is dropped and counted, and
-whoever takes the next one is told how many those were.
+One thread reads them, and a bounded queue stands between it and the event loop. The thread never waits for the loop and
+the loop never for the thread: what finds no room is dropped and counted, and whoever takes the next one is told how
+many those were. Nor does the announcer wait (``client.bridge.Publisher``).
+
+Events are private unless told otherwise: owners receive them and nobody else (RFC 12, "Event Privacy"), since
+notifications tell of everybody's resources. The payload has what the notification has: ``publisher_id``,
+``event_type``, ``payload``, ``timestamp``, ``message_id``, ``priority``, ``exchange``, ``topic``, and of its context
+under ``ctxt`` what says which request and whose it was, never a token.
 """
 
 from __future__ import annotations
@@ -11,16 +17,21 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.bounded_queue import BoundedQueue
+from broker.client.bridge import Publisher, word_of
+from broker.errors import ProtocolError
+from broker.nesting import read_json
 from broker.oslo.bodies import plain
 from broker.oslo.contract import OsloFailure
 from broker.oslo.names import PRIORITIES
+from broker.wire.message import PRIVATE
 
 if TYPE_CHECKING:
     from broker.oslo.client.inbox import ClientInbox
     from broker.oslo.client.session import ClientSession
+
 
 log = logging.getLogger("headgate.oslo")
 
@@ -31,6 +42,28 @@ TURN_MSGS: Final = 64
 """Taken by the loop in one turn: it has others to serve."""
 _PAUSE_S: Final = 1.0
 """Before listening is tried again after it failed."""
+PREFIX: Final = "oslo.notify."
+EVENT_BYTES_MAX: Final = 256 << 10
+"""A larger notification is told without its ``payload``: every dashboard would have to take it."""
+TEXT_CHARS_MAX: Final = 1024
+"""Of its other texts then; what is no text is left out, too."""
+FIELDS: Final = ("publisher_id", "event_type", "payload", "timestamp", "message_id")
+CONTEXT: Final = (
+    "request_id",
+    "global_request_id",
+    "user_id",
+    "user_name",
+    "project_id",
+    "project_name",
+    "domain_id",
+    "user_domain_id",
+    "project_domain_id",
+    "tenant",
+    "user",
+)
+"""Keys of a context that are shown, where they are texts."""
+_VERSION: Final = "oslo.version"
+_MESSAGE: Final = "oslo.message"
 
 
 class HeardNotification(NamedTuple):
@@ -167,3 +200,80 @@ class NotificationListening:
                 where = f"{status.exchange}/{status.topic}.{status.priority}"
                 log.exception("a notification at %s of %d bytes, the %d. one so far, could not be told",
                               where, len(status.body), self.failed)  # fmt: skip
+
+
+class EventAnnouncer(Publisher):
+    """Publishes notifications.
+
+    Args:
+        public: for everybody, not for owners alone.
+
+    Attributes:
+        unreadable: how many were none.
+    """
+
+    def __init__(self, *, public: bool = False) -> None:
+        super().__init__()
+        self.unreadable = 0
+        self._flags = 0 if public else PRIVATE
+
+    def take(self, status: HeardNotification) -> None:
+        """Publish one notification."""
+        self.miss(status.lost)
+        if not self.has_room():
+            return
+        said = content(status)
+        if said is not None:
+            try:
+                self.publish(topic_of(status), said, flags=self._flags)
+                return
+            except ProtocolError:  # it was just not nested too deeply to be read, but is in an event
+                pass
+        self.unreadable += 1
+        self.miss(1)
+
+
+def topic_of(status: HeardNotification) -> str:
+    """The topic; the payload has long names in full.
+
+    >>> topic_of(HeardNotification("openstack", "versioned.notifications", "info", b""))
+    'oslo.notify.openstack.versioned%2Enotifications.info'
+    """
+    return PREFIX + ".".join(map(word_of, (status.exchange, status.topic, status.priority)))
+
+
+def content(status: HeardNotification) -> dict[str, Any] | None:
+    """What the event says; None when the notification cannot be read.
+
+    >>> body = b'{"ctxt": {"auth_token": "t", "request_id": "r"}, "message": {"event_type": "e"}}'
+    >>> content(HeardNotification("x", "y", "info", body))
+    {'exchange': 'x', 'topic': 'y', 'priority': 'info', 'event_type': 'e', 'ctxt': {'request_id': 'r'}}
+    """
+    try:
+        body = read_json(status.body)
+        message = _unwrapped(body["message"])
+        context = body.get("ctxt") or {}
+        if not isinstance(message, dict) or not isinstance(context, dict):
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    said: dict[str, Any] = {"exchange": status.exchange, "topic": status.topic, "priority": status.priority}
+    shown = {name: context[name] for name in CONTEXT if isinstance(context.get(name), str)}
+    if len(status.body) <= EVENT_BYTES_MAX:
+        said.update({name: message[name] for name in FIELDS if name in message})
+    else:
+        texts = {name: message[name] for name in FIELDS if isinstance(message.get(name), str)}
+        texts.pop("payload", None)
+        said.update({name: text[:TEXT_CHARS_MAX] for name, text in texts.items()})
+        said["payload_bytes"] = len(status.body)
+        shown = {name: text[:TEXT_CHARS_MAX] for name, text in shown.items()}
+    if shown:
+        said["ctxt"] = shown
+    return said
+
+
+def _unwrapped(message: Any) -> Any:
+    """The message of an envelope of version 2.0; others as they are."""
+    if isinstance(message, dict) and _VERSION in message and isinstance(message.get(_MESSAGE), str):
+        return read_json(message[_MESSAGE])
+    return message
