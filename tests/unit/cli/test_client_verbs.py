@@ -262,7 +262,7 @@ def test_attr_set_and_rm(broker, capsys):
 
 
 def test_attr_alone_shows_its_commands(capsys):
-    assert main(["attr"]) == 0
+    assert main(["attr"]) == exits.USAGE
     assert "list" in capsys.readouterr().out
 
 
