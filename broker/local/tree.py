@@ -42,6 +42,7 @@ class Tree(Supervisor):
         self.ranks = ranks
         self._root = root
         self.beside = beside
+        self._follows: bool | None = None
 
     async def join(self, seconds: float = START_S) -> None:
         """As of ``Supervisor``; ``START_EACH_S`` longer for each child."""
@@ -55,6 +56,10 @@ class Tree(Supervisor):
 
     def expect_end(self) -> None:
         """Rank 0 leaves, and the others follow it: none is started again, and that they end is nothing to report."""
+        if self._follows is None:
+            # Nobody follows a rank 0 that was killed, or that they have not all joined yet. Asked now: who leaves
+            # already says another state, and SIGTERM while its loop is closed would be a line on stderr.
+            self._follows = any(map(_joined, self.ranks if self._root is None else [self._root]))
         for rank in self.ranks:
             rank.expect_end()
 
@@ -64,9 +69,7 @@ class Tree(Supervisor):
         self.expect_end()
         children = list(self.children.values())
         told = [child for child in (*self.beside, self._root) if child is not None]
-        # nobody follows a rank 0 that was killed, or that they have not all joined yet
-        follow = any(map(_joined, self.ranks if self._root is None else [self._root]))
-        first = [Step(told, signal.SIGTERM, LEAVE_S)] if follow else []
+        first = [Step(told, signal.SIGTERM, LEAVE_S)] if self._follows else []
         await self.end(children, *first, Step(children, signal.SIGTERM, STOP_S - LEAVE_S))
 
 

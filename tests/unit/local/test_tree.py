@@ -22,6 +22,14 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
 STAYS = "\nwhile True: signal.pause()"
 JOINED = f"{SAYS}say('READY=1', 'STATUS=rank 7 of 8, state run, parent rank 3 joined'){STAYS}"
 AWAY = f"{SAYS}say('READY=1', 'STATUS=rank 7 of 8, state join, parent rank 3 away'){STAYS}"
+FOLLOWS = f"""{SAYS}
+import select
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+say('READY=1', 'STATUS=rank 7 of 8, state run, parent rank 3 joined')
+signal.signal(signal.SIGUSR1, lambda *_: say('STATUS=rank 7 of 8, state cleanup, parent rank 3 joined'))
+signal.pause()
+select.select([], [], [], 0.3)
+"""
 OPEN = f"{SAYS}say('READY=1'){STAYS}"
 
 
@@ -153,6 +161,25 @@ def test_nobody_waits_for_those_who_have_nobody_to_follow(stage, monkeypatch):
         while not below.ranks[0].ready:
             await asyncio.sleep(0.01)
         await below.down()
+
+    run(work)
+
+
+def test_who_leaves_with_a_rank_0_that_is_elsewhere_is_not_told_to(stage, monkeypatch):
+    """Told while its loop is closed, it would leave with a line about that, or as if it had been killed."""
+    monkeypatch.setattr(tree, "LEAVE_S", PATIENCE_S)
+
+    async def work():
+        below = Tree([stage.child("rank 1", FOLLOWS)], None)
+        below.begin()
+        await below.join()
+        below.expect_end()
+        (rank,) = below.ranks
+        rank.send_signal(signal.SIGUSR1)
+        while "cleanup" not in rank.said:
+            await asyncio.sleep(0.01)
+        await below.down()
+        assert rank.code == 0
 
     run(work)
 
