@@ -23,12 +23,13 @@ STAYS = "\nwhile True: signal.pause()"
 JOINED = f"{SAYS}say('READY=1', 'STATUS=rank 7 of 8, state run, parent rank 3 joined'){STAYS}"
 AWAY = f"{SAYS}say('READY=1', 'STATUS=rank 7 of 8, state join, parent rank 3 away'){STAYS}"
 FOLLOWS = f"""{SAYS}
-import select
+import time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 say('READY=1', 'STATUS=rank 7 of 8, state run, parent rank 3 joined')
-signal.signal(signal.SIGUSR1, lambda *_: say('STATUS=rank 7 of 8, state cleanup, parent rank 3 joined'))
-signal.pause()
-select.select([], [], [], 0.3)
+signal.sigwait([signal.SIGUSR1])
+say('STATUS=rank 7 of 8, state cleanup, parent rank 3 joined')
+time.sleep(0.3)
 """
 OPEN = f"{SAYS}say('READY=1'){STAYS}"
 
