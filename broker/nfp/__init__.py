@@ -9,7 +9,7 @@ One job's journey, room by room::
 
 What the broker answers itself::
 
-    management/  counters, workers, jobs, events with replay, accounting
+    management/  counters, workers, jobs, events with replay
     inventory/   data of workers: YAML with patterns, rendered, redacted
     files/       files of one folder, in chunks
     service/     a service of the Flux broker: topics ``nfp.SERVICE.TASK``, events ``nfp.job.UUID.KIND``

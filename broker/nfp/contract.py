@@ -91,7 +91,7 @@ class Journal(Protocol):
 
 
 class JobEvent(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened to a job, or was published: for subscribers, the Flux side and accounting.
+    """Something that happened to a job, or was published: for subscribers, the Flux side and the journal.
 
     Thousands of them are held for replays: Structs are quickly made, and nothing to the garbage collector.
     """
@@ -111,7 +111,6 @@ class JobEvent(msgspec.Struct, frozen=True, gc=False):
     status: int = 0
     body: Any = b""
     """Of an event or a result: what the worker sent."""
-    key: str = ""
     size: int = 0
     """Bytes that came in (submitted) or went out (finished)."""
     state: str = ""

@@ -1,6 +1,6 @@
 """How a job ends, and what a client has got of one so far; pure, no input or output.
 
-``part_state`` and ``job_state`` are the one definition of a job that failed: lists, figures, accounting, events and the
+``part_state`` and ``job_state`` are the one definition of a job that failed: lists, figures, events and the
 journal of the broker all say what these say.
 
 The set of workers a job waits for is named by 202. An empty set there ("any": nobody was chosen yet) is no answer to

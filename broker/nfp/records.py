@@ -13,10 +13,6 @@ from broker.nfp.targets import Target
 
 KNOWN_MAX: Final = 65_536
 """Names of former workers that are remembered: a request may name one of them and wait."""
-ACCOUNTS_MAX: Final = 10_000
-"""Sums of accounting, in memory and in the store: anybody with a new key makes one. Beyond it the smallest are added up
-under ``OTHERS``, until half as many are left."""
-OTHERS: Final = "(others)"
 
 
 class JobAdded(NamedTuple):
@@ -134,29 +130,6 @@ class Pinned(NamedTuple):
     key: str
 
 
-class Used(NamedTuple):
-    """Accounting, added to what is there: who used which service how much."""
-
-    holder: str
-    key: str
-    service: str
-    jobs: int
-    failed: int
-    bytes_in: int
-    bytes_out: int
-    busy_s: float
-    expired: int = 0
-    cancelled: int = 0
-
-
-class Unused(NamedTuple):
-    """Accounting: the sums of this account are forgotten; they were added to those of ``OTHERS``."""
-
-    holder: str
-    key: str
-    service: str
-
-
 Op = (
     JobAdded
     | PartAdded
@@ -170,8 +143,6 @@ Op = (
     | WorkerLost
     | WorkerLeft
     | Pinned
-    | Used
-    | Unused
 )
 
 

@@ -22,7 +22,6 @@ from broker.nfp.records import (
     Pinned,
     Returned,
     Snapshot,
-    Used,
     WorkerLeft,
     WorkerLost,
     WorkerSeen,
@@ -44,7 +43,6 @@ class Model:
         self.workers = {}
         self.known = set()
         self.pins = {}
-        self.used = {}
 
     def put(self, op):
         getattr(self, type(op).__name__)(op)
@@ -54,7 +52,7 @@ class Model:
             (job["added"], job["state"], tuple(PartRow(part, **row) for part, row in job["parts"].items()))
             for job in self.jobs.values()
         ]
-        return jobs, dict(self.workers), set(self.known), dict(self.pins), dict(self.used)
+        return jobs, dict(self.workers), set(self.known), dict(self.pins)
 
     def part(self, op):
         """The part's row, made when its job is there; None when the job is not or the part is final."""
@@ -124,12 +122,8 @@ class Model:
         if not op.key:
             del self.pins[op.name]
 
-    def Used(self, op):
-        before = self.used.get(op[:3], (0,) * 7)
-        self.used[op[:3]] = tuple(a + b for a, b in zip(before, op[3:], strict=True))
 
-
-def seen(snapshot: Snapshot, usage):
+def seen(snapshot: Snapshot):
     """A snapshot, as ``Model.snapshot`` tells it."""
     assert all((job.age_s, job.closed_age_s, job.submitted_s) == (0.0, 0.0, 1e9) for job in snapshot.jobs)
     return (
@@ -137,7 +131,6 @@ def seen(snapshot: Snapshot, usage):
         {worker.name: worker for worker in snapshot.workers},
         set(snapshot.known),
         {pin.name: pin.key for pin in snapshot.pins},
-        {used[:3]: tuple(used[3:]) for used in usage},
     )
 
 
@@ -146,7 +139,6 @@ PARTS = st.sampled_from(["", "w1", "w 2"])
 WORKERS = st.sampled_from(["w1", "w 2"])
 BODIES = st.binary(max_size=40)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
-COUNTS = st.integers(0, 2**40)
 NUMBERS = st.integers(0, 2**20).map(lambda number: number / 1024)
 OPERATIONS = st.one_of(
     st.builds(
@@ -166,10 +158,6 @@ OPERATIONS = st.one_of(
     st.builds(WorkerLost, WORKERS),
     st.builds(WorkerLeft, WORKERS),
     st.builds(Pinned, WORKERS, st.sampled_from(["", "K1", "K2"])),
-    st.builds(
-        Used, st.just("h"), TEXT, st.sampled_from(["s1", "s2"]),
-        COUNTS, COUNTS, COUNTS, COUNTS, NUMBERS, COUNTS, COUNTS,
-    ),
 )  # fmt: skip
 
 
@@ -200,7 +188,7 @@ async def reopened(path):
     try:
         found = await store.open()
         assert all(row.state == "open" for row in found.jobs)
-        return seen(await whole(store, found), await store.usage())
+        return seen(await whole(store, found))
     finally:
         await store.close()
 

@@ -78,8 +78,6 @@ TASKS: Final = {
     BrokerPart.STATS: "get_stats",
 }
 """Tasks that are not named ``show_`` and what they show."""
-USAGE_COUNTS: Final = ("jobs", "failed", "expired", "cancelled", "bytes in", "bytes out")
-USAGE_HEADS: Final = ("holder", "service", *USAGE_COUNTS, "busy s", "key")
 
 
 async def ask(client: NfpClient, task: str, **kwargs: Any) -> Any:
@@ -191,25 +189,6 @@ async def unpin(
     told = await ask(client, "unpin", name=peer)
     screen.record(told, f"{peer} {'is free' if told['unpinned'] else 'belonged to no key'}")
     return OK if told["unpinned"] else FAILED
-
-
-@app.command("usage")
-@command
-async def usage(client: NfpClient, screen: Screen) -> None:
-    """Show who used which service how much: your own numbers, those of everybody for an owner."""
-    told = await ask(client, "show_usage")
-    screen.records(USAGE_HEADS, told, [_usage_row(used) for used in told])
-
-
-def _usage_row(used: Mapping[str, Any]) -> tuple[str, ...]:
-    counts = (str(used.get(name.replace(" ", "_"), "")) for name in USAGE_COUNTS)
-    return (
-        short(used["holder"], 48),
-        str(used["service"]),
-        *counts,
-        f"{used['busy_s']:.1f}",
-        str(used["key"]),
-    )
 
 
 @app.command("reload")

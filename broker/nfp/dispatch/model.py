@@ -77,7 +77,6 @@ class Job:
         self.dialect: Dialect = added.dialect
         self.holder = added.holder
         self.userid = added.userid
-        self.key = principal.key if principal is not None else ""
         self.principal = principal
         self.client = client
         self.ttl_s = added.ttl_s

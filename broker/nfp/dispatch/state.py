@@ -101,7 +101,6 @@ class State:
                 attempt,
                 status,
                 body,
-                job.key,
                 size,
                 ended,
             )

@@ -3,7 +3,7 @@
 Tasks of the text: show_broker, show_workers, show_clients, show_services; restart, shutdown, disconnect (owners only).
 Tasks of deployed NorFab, answered in its shapes: show_workers, get_stats, get_status, show_broker_version,
 show_broker_inventory, get_logs (owners, and whom a rule allows it: logs tell names, keys and paths of others).
-Ours: unpin, reload (owners only), show_usage.
+Ours: unpin, reload (owners only).
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class MmiService(InternalService):
                 "show_clients": (everybody, self._show_clients),
                 "show_broker_version": (everybody, lambda _: dict(_versions())),
                 "show_broker_inventory": (everybody, self._show_inventory),
-                "show_usage": (everybody, self._show_usage),
                 "get_stats": (everybody, self._get_stats),
                 "get_status": (everybody, self._get_status),
                 "get_logs": (everybody, self._get_logs),  # the rules keep it for owners, unless one spells it
@@ -129,10 +128,6 @@ class MmiService(InternalService):
             raise Refused("not allowed: the inventory is not for guests")
         datastore = self._broker.datastore
         return Deferred(self._broker.reader.look, lambda _: datastore.whole(redacted=not principal.owner))
-
-    def _show_usage(self, call: Call) -> list[dict[str, Any]]:
-        principal = call.peer.principal
-        return [used._asdict() for used in self._broker.accounting.usage() if principal.may_see(used.holder)]
 
     def _get_stats(self, call: Call) -> dict[str, Any]:
         broker = self._broker

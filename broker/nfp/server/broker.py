@@ -23,7 +23,7 @@ from broker.nfp.dispatch import DispatchConfig, Dispatcher
 from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.inventory import Datastore, InventoryService, Reader
 from broker.nfp.logs import LogBuffer
-from broker.nfp.management import Accounting, EventBus, EventService, JobService, MmiService
+from broker.nfp.management import EventBus, EventService, JobService, MmiService
 from broker.nfp.names import CLIENT_OF_WORKER, Sender
 from broker.nfp.opening import BrokerOpen
 from broker.nfp.principal import Principal, Standing
@@ -93,7 +93,7 @@ class NfpBroker:
         self._make_ingress()
 
     def _make_jobs(self) -> None:
-        """What knows of jobs: store, rules, names, events, accounting, dispatcher, and what ends a turn."""
+        """What knows of jobs: store, rules, names, events, dispatcher, and what ends a turn."""
         settings = self.settings
         self.store: Store | NoStore = NoStore()
         if settings.store:
@@ -121,7 +121,6 @@ class NfpBroker:
             backlog=_backlog,
             later=self.loop.call_later,
         )
-        self.accounting = Accounting(self.store)
         self.dispatcher = Dispatcher(
             dispatch_config(settings),
             self.store,
@@ -196,7 +195,6 @@ class NfpBroker:
             snapshot = await self.store.open()
             self.name_pins.restore(snapshot.pins)
             self.ingress.expect_clients([*snapshot.jobs, *(row.job for row in snapshot.closed)])
-            self.accounting.restore(await self.store.usage())
             self.dispatcher.restore(snapshot, self.clock.now())
             self.disconnects.begin(snapshot.workers)
             await listen(self)
@@ -221,7 +219,6 @@ class NfpBroker:
             await router.stop()
         await self.files_worker.stop()
         self.dispatcher.disconnect_workers(None, reason, self.clock.now())
-        self.accounting.flush()
         self.flusher.finish()
         deadline = self.loop.time() + FAREWELL_S
         while self.loop.time() < deadline and any(peer.waiting[0] for peer in self.peers()):  # noqa: ASYNC110 - of how many nobody tells
@@ -334,7 +331,6 @@ class NfpBroker:
     def _happened(self, event: JobEvent) -> None:
         """Tell everybody who wants to know what happens to jobs."""
         self.event_bus.publish(event)
-        self.accounting.count(event)
         if self.recording is not None:
             self.recording.happened(event)
 

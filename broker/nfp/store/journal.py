@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from broker.nfp.contract import NotStored
-from broker.nfp.records import JobRow, Op, Snapshot, Used
+from broker.nfp.records import JobRow, Op, Snapshot
 from broker.nfp.store import tables
 from broker.nfp.store.clock import Clock, StoreClock
 from broker.nfp.store.database import Sync, give_back, open_database, open_reader
@@ -106,14 +106,6 @@ class Store(StoreThread[Op]):
         self._readable = True
         return rows
 
-    async def usage(self) -> list[Used]:
-        """Sums of all ``Used`` put so far, by holder, key and service.
-
-        Raises:
-            NotStored: the file cannot be read.
-        """
-        return await self.ask(tables.usage)
-
     # -- in the thread -------------------------------------------------------------------------
 
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
@@ -151,10 +143,6 @@ class NoStore:
 
     def closed(self, uuids: Sequence[str]) -> list[JobRow]:
         """Nothing was kept."""
-        return []
-
-    async def usage(self) -> list[Used]:
-        """Nothing was counted."""
         return []
 
     async def close(self, timeout_s: float = 0.0) -> int:

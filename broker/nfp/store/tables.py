@@ -34,7 +34,6 @@ from broker.nfp.records import (
     PartRow,
     Pinned,
     Snapshot,
-    Used,
     WorkerSeen,
 )
 from broker.nfp.store import clock as clocks
@@ -64,12 +63,7 @@ CREATE TABLE results (
 CREATE TABLE closed (job INTEGER PRIMARY KEY, state TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE workers (
     name TEXT PRIMARY KEY, service TEXT NOT NULL, dialect TEXT NOT NULL, key TEXT NOT NULL, gone REAL) WITHOUT ROWID;
-CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE usage (
-    holder TEXT NOT NULL, key TEXT NOT NULL, service TEXT NOT NULL, jobs INTEGER NOT NULL, failed INTEGER NOT NULL,
-    bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL, busy_s REAL NOT NULL,
-    expired INTEGER NOT NULL, cancelled INTEGER NOT NULL,
-    PRIMARY KEY (holder, key, service)) WITHOUT ROWID
+CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID
 """
 
 SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 5, _TABLES)
@@ -135,15 +129,6 @@ _PINNED: Final = (
     "DELETE FROM pins WHERE name = :name",
     "INSERT INTO pins SELECT :name, :key, :now WHERE :key <> ''",
 )
-_USED: Final = """
-INSERT INTO usage
-VALUES (:holder, :key, :service, :jobs, :failed, :bytes_in, :bytes_out, :busy_s, :expired, :cancelled)
-ON CONFLICT (holder, key, service) DO UPDATE SET
-    jobs = jobs + excluded.jobs, failed = failed + excluded.failed, bytes_in = bytes_in + excluded.bytes_in,
-    bytes_out = bytes_out + excluded.bytes_out, busy_s = busy_s + excluded.busy_s,
-    expired = expired + excluded.expired, cancelled = cancelled + excluded.cancelled
-"""
-_UNUSED: Final = "DELETE FROM usage WHERE holder = :holder AND key = :key AND service = :service"
 
 _STATEMENTS: Final[dict[type, tuple[str, ...]]] = {
     records.JobAdded: (_JOB_ADDED,),
@@ -158,8 +143,6 @@ _STATEMENTS: Final[dict[type, tuple[str, ...]]] = {
     records.WorkerLost: (_WORKER_LOST,),
     records.WorkerLeft: (_WORKER_LEFT,),
     records.Pinned: _PINNED,
-    records.Used: (_USED,),
-    records.Unused: (_UNUSED,),
 }
 """What is executed for an operation, with its fields and the time by their names."""
 _encode: Final = msgspec.json.Encoder().encode
@@ -289,13 +272,6 @@ def _part(
     if by is None:
         return PartRow(part, worker, attempt, STATES[state], workers=given, owner=owner)
     return PartRow(part, by, at, "final", status, body, given, owner)
-
-
-def usage(connection: sqlite3.Connection) -> list[Used]:
-    """All sums, the busiest account first."""
-    columns = ", ".join(Used._fields)
-    rows = connection.execute(f"SELECT {columns} FROM usage ORDER BY busy_s DESC, holder, key, service")  # noqa: S608
-    return [Used(*row) for row in rows]
 
 
 def forget_workers(connection: sqlite3.Connection, known_max: int = KNOWN_MAX) -> None:

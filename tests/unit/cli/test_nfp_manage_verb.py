@@ -64,9 +64,6 @@ def test_what_a_broker_has_is_a_table_or_lines_of_json(manage, worker):
 def test_who_used_it(live, manage, capsys):
     assert main(["nfp", "run", "filesharing", "list_files", "nf://", "--base-dir", str(live.base_dir)]) == 0
     capsys.readouterr()
-    assert manage("usage")[0].split()[:4] == ["holder", "service", "jobs", "failed"]
-    (used,) = map(json.loads, manage("usage", "--json"))
-    assert (used["service"], used["jobs"], used["failed"]) == ("filesharing", 1, 0)
     (job,) = map(json.loads, manage("show", "jobs", "--json"))
     assert list(rows(manage("show", "jobs", "--service", "filesharing"))) == [job["uuid"]]
     assert list(rows(manage("show", "jobs", "--service", "nosuch"))) == []
@@ -135,5 +132,5 @@ def test_a_broker_of_norfabs_does_not_know_everything(monkeypatch, capsys):
         where = ["--broker", fake.endpoint, "--no-curve"]
         assert main(["nfp", "manage", "show", "workers", *where]) == 0
         assert rows(capsys.readouterr().out.splitlines())["w1"][:2] == ["dummy", "alive"]
-        assert main(["nfp", "manage", "usage", *where]) == exits.FAILED
-        assert "Unsupported task 'show_usage'" in capsys.readouterr().err
+        assert main(["nfp", "manage", "show", "clients", *where]) == exits.FAILED
+        assert "Unsupported task 'show_clients'" in capsys.readouterr().err

@@ -1,9 +1,8 @@
-"""However a job ends, all that the broker says of it agrees: views, figures, events, the journal, accounting."""
+"""However a job ends, all that the broker says of it agrees: views, figures, events, the journal."""
 
 import json
 
 from broker.nfp.management import mmi
-from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.jobs import shown
 from broker.nfp.names import Command
 from broker.nfp.records import Finished
@@ -67,12 +66,6 @@ def test_all_of_it_agrees(how, state):
     assert [event.state for event in events[-2:]] == [state, state]
     words = {"done": "COMPLETED"}
     assert told_of(events[-1])["status"] == words.get(state, state.upper())
-    accounting = Accounting(bench.journal)
-    for event in events:
-        accounting.count(event)
-    (used,) = accounting.usage()
-    counted = (used.jobs, used.failed, used.expired, used.cancelled)
-    assert counted == (1, *(int(state == each) for each in ("failed", "expired", "cancelled")))
     bench.restart()
     assert bench.find(uuid).view.state == state
 

@@ -17,7 +17,7 @@ from broker.nfp.dispatch.views import (
     WorkerView,
 )
 from broker.nfp.logs import LogBuffer
-from broker.nfp.management import Accounting, EventBus, EventService, JobService, MmiService
+from broker.nfp.management import EventBus, EventService, JobService, MmiService
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
@@ -178,7 +178,6 @@ class FakeBroker:
         self.access = Access()
         self.clock = SimpleNamespace(now=lambda: 0.0)
         self.event_bus = EventBus("e1")
-        self.accounting = Accounting(FakeJournal(), clock=lambda: 0.0)
         self.log = LogBuffer()
         self.dispatcher = FakeDispatcher()
         self.searches = Searches()

@@ -10,7 +10,6 @@ from broker.errors import ConfigError
 from broker.nfp.contract import Journal
 from broker.nfp.names import Dialect
 from broker.nfp.records import (
-    OTHERS,
     Accepted,
     Dispatched,
     Finished,
@@ -22,8 +21,6 @@ from broker.nfp.records import (
     Pinned,
     Returned,
     Snapshot,
-    Unused,
-    Used,
     WorkerLeft,
     WorkerLost,
     WorkerSeen,
@@ -299,42 +296,8 @@ def test_parts_that_were_never_given_to_anybody(path):
     run(story())
 
 
-def test_usage_adds_up_over_restarts(path):
-    async def story():
-        async with opened(path) as store:
-            assert await store.usage() == []
-            store.put(Used("uid:1", "K", "svc", 1, 0, 10, 20, 0.25))
-            store.put(Used("uid:1", "K", "svc", 2, 1, 1, 2, 0.5))
-            store.put(Used("uid:2", "", "svc", 1, 1, 0, 0, 9.0))
-            assert len(await store.usage()) == 2, "what was put a moment ago is in it"
-        async with opened(path) as store:
-            store.put(Used("uid:1", "K", "svc", 1, 0, 0, 0, 0.0))
-            assert await store.usage() == [
-                Used("uid:2", "", "svc", 1, 1, 0, 0, 9.0), Used("uid:1", "K", "svc", 4, 1, 11, 22, 0.75),
-            ]  # fmt: skip
-
-    run(story())
-
-
 def uuids(connection):
     return [row[0] for row in connection.execute("SELECT uuid FROM jobs ORDER BY id")]
-
-
-def test_an_account_that_was_added_to_others_is_forgotten(path):
-    async def story():
-        async with opened(path) as store:
-            for number in range(3):
-                store.put(Used(f"key:{number}", "k", "s", 1, 0, 2, 3, float(number)))
-            store.put(Unused("key:0", "k", "s"))
-            store.put(Unused("key:1", "k", "s"))
-            store.put(Unused("key:1", "k", "another"))
-            store.put(Used(OTHERS, "", OTHERS, 2, 0, 4, 6, 1.0))
-        async with opened(path) as store:
-            assert [(one.holder, one.jobs, one.busy_s) for one in await store.usage()] == [
-                ("key:2", 1, 2.0), (OTHERS, 2, 1.0),
-            ]  # fmt: skip
-
-    run(story())
 
 
 # -- time -----------------------------------------------------------------------------------------
@@ -442,7 +405,6 @@ def churn(store, number, size):
     for op in (
         job(uuid, body), Dispatched(uuid, "", "w", 1), Accepted(uuid, "", 1),
         Finished(uuid, "", "w", 1, 200, body, "done"),
-        Used("uid:7", "", "svc", 1, 0, size, size, 0.1),
     ):  # fmt: skip
         store.put(op)
 
@@ -513,11 +475,7 @@ def test_the_store_that_is_off_has_the_same_face():
         store.put(job("u"))
         store.commit()
         await store.durable()
-        assert (store.position, await store.usage(), await store.close()) == (
-            0,
-            [],
-            0,
-        )
+        assert (store.position, await store.close()) == (0, 0)
 
     run(story())
 
