@@ -12,7 +12,7 @@ from broker.cli import options
 from broker.cli.exits import FAILED, OK
 from broker.cli.journal.shared_options import clock, moment_ns
 from broker.cli.nfp.run import until_done
-from broker.cli.nfp.session import connected, short
+from broker.cli.nfp.session import short, with_session
 from broker.cli.screen import Screen, compact, duration
 from broker.nfp.client import NfpClient, RequestFailed
 from broker.nfp.client.limits import JOB_TIMEOUT_S
@@ -45,7 +45,7 @@ STATES: Final = ("open", *END_STATES)
 STYLES: Final = {"open": "yellow", "done": "green", "failed": "red", "expired": "red", "cancelled": "dim"}
 
 app = options.application("nfp jobs")
-command = connected("jobs", submits=True)
+command = with_session("jobs", submits=True)
 Uuid = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 Service = Annotated[
     str,

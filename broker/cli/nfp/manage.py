@@ -19,7 +19,7 @@ from broker.cli.nfp.services import (
     service_row,
     worker_row,
 )
-from broker.cli.nfp.session import connected, short
+from broker.cli.nfp.session import short, with_session
 from broker.cli.screen import Screen, compact
 from broker.nfp.client import NfpClient, RequestFailed
 from broker.nfp.names import MMI_BROKER, MMI_WORKER, Code
@@ -36,7 +36,7 @@ EXAMPLES = (
 )
 
 app = options.application("nfp manage")
-command = connected("manage")
+command = with_session("manage")
 
 
 class BrokerPart(StrEnum):
