@@ -35,6 +35,11 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task %s failed", task.get_name(), exc_info=error)
 
+    async def idle(self) -> None:
+        """Return when none runs; waits for those that are begun meanwhile, too."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def stop(self) -> None:
         """Cancel every task and wait for it; harmless twice."""
         tasks = list(self._tasks)

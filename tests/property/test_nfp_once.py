@@ -165,11 +165,11 @@ class Process:
 
     def kill(self) -> None:
         self.cut()
-        for job, _context in list(self.jobs._running.values()):
+        for job in list(self.jobs._running.values()):
             job.cancelled = False
             if job.running is not None:
                 job.running.cancel()
-        works = list(self.jobs._background)
+        works = list(self.jobs._background._tasks)
         for work in works:
             work.cancel()
         for job in self.jobs.table:

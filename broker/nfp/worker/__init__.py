@@ -33,13 +33,12 @@ A class of workers, and a task that is entered with valid input only, else the r
 
 How a job goes through the room::
 
-    worker         Worker: settings, tasks, run and main; naming: what it is called when nobody says
+    worker         Worker: what it is called, settings, tasks, run and main
     session        one life of a worker: store, inventory, connection, end; its watchdog
     jobs           a job from its POST until its result is safe: when its task may be entered, its slot, its result
     job_run        one of them, what is known of it; the table of those that go on
-    containment    what a task starts in the loop may end that task alone
     heartbeat      READY, KEEPALIVE, the broker's silence
-    loop_watch     a task that blocks the loop: which, and the heartbeat meanwhile
+    shared_loop    what one task does to the loop that all share: it ends, or blocks, itself alone
 
     tasks          the functions and their schemas
     models         their input models

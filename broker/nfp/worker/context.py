@@ -7,10 +7,11 @@ may wait are awaited.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 T = TypeVar("T")
+P = ParamSpec("P")
 ASK_S: Final = 120.0
 """How long a question waits for its answer."""
 
@@ -54,7 +56,6 @@ class TaskContext:
         self.diff: Any = None
         self.dry_run = False
         self.inventory = inventory
-        job.on_put = self._put_came
 
     # -- about the job ----------------------------------------------------------------------------
 
@@ -146,7 +147,17 @@ class TaskContext:
             timeout_s=asked["timeout"],
         )
 
-    async def _ask(self, question: str, default: Any, timeout_s: float, metadata: dict[str, Any]) -> Any:
+    # -- what may wait ----------------------------------------------------------------------------
+
+    async def _ask(
+        self, /, question: str, *, default: Any = False, timeout_s: float = ASK_S, **metadata: Any
+    ) -> Any:
+        """Ask the client; returns the value it answers.
+
+        Raises:
+            TimeoutError: no answer. JobCancelled: the client refuses to answer; in an ordinary function also: the job
+            was deleted meanwhile.
+        """
         job, question = self._job, text(question)
         wanted = {
             "id": uuid4().hex,
@@ -178,7 +189,7 @@ class TaskContext:
             raise JobCancelled(f"the client cancelled the question {question!r}")
         return response.get("value", default)
 
-    def _put_came(self) -> None:
+    def put_came(self) -> None:
         """A PUT: the answer to a question, or something for ``received``."""
         newest = self._job.puts[-1]
         asked = newest.get("input_id") if isinstance(newest, dict) else None
@@ -190,19 +201,28 @@ class TaskContext:
         elif self._put_waiter is not None and not self._put_waiter.done():
             self._put_waiter.set_result(None)
 
-    async def _received(self, timeout_s: float | None) -> Any:
-        job = self._job
+    async def _received(self, timeout_s: float) -> Any:
+        """The next thing the client sent to this job with PUT, decoded, answers to questions excepted.
+
+        Raises:
+            TimeoutError: nothing came.
+        """
         async with within(timeout_s):
-            while not job.puts:
-                self._put_waiter = self._jobs.loop.create_future()
-                await self._put_waiter
+            return await self._next_put()
+
+    async def _next_put(self) -> Any:
+        job = self._job
+        while not job.puts:
+            self._put_waiter = self._jobs.loop.create_future()
+            await self._put_waiter
         return job.puts.popleft()
 
     async def _next_offset(self, timeout_s: float) -> int | None:
+        """The next ``{"offset": n}`` of the client: a credit for one more chunk; None when none came in time."""
         try:
             async with within(timeout_s):
                 while True:
-                    put = await self._received(None)
+                    put = await self._next_put()
                     offset = put.get("offset") if isinstance(put, dict) else None
                     if isinstance(offset, int) and not isinstance(offset, bool):
                         return offset
@@ -210,6 +230,7 @@ class TaskContext:
             return None
 
     async def _stream(self, data: bytes) -> None:
+        """Send raw bytes to the client; waits while the outbox is full or the broker is away."""
         if self._job.dialect is Dialect.SEED:
             raise RuntimeError("the one-byte dialect has no STREAM: this broker cannot carry it")
         if why := self._jobs.too_large(len(data)):
@@ -226,31 +247,22 @@ class JobContext(TaskContext):
             people. errors: see ``fail``. diff, dry_run: of the result. inventory: the worker's, shared by all jobs.
     """
 
-    async def ask(
-        self, question: str, *, default: Any = False, timeout_s: float = ASK_S, **metadata: Any
-    ) -> Any:
-        """Ask the client; returns the value it answers.
+    ask = TaskContext._ask
+    stream = TaskContext._stream
+    received = TaskContext._received
+    next_offset = TaskContext._next_offset
 
-        Raises:
-            TimeoutError: no answer. JobCancelled: the client refuses to answer.
-        """
-        return await self._ask(question, default, timeout_s, metadata)
 
-    async def stream(self, data: bytes) -> None:
-        """Send raw bytes to the client; waits while the outbox is full or the broker is away."""
-        await self._stream(data)
+def _waits(
+    method: Callable[Concatenate[TaskContext, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[ThreadContext, P], T]:
+    """The same for the thread of an ordinary function: the call waits for what the loop does."""
 
-    async def received(self, timeout_s: float) -> Any:
-        """The next thing the client sent to this job with PUT, decoded, answers to questions excepted.
+    @functools.wraps(method)
+    def call(context: ThreadContext, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return context._wait(method(context, *args, **kwargs))
 
-        Raises:
-            TimeoutError: nothing came.
-        """
-        return await self._received(timeout_s)
-
-    async def next_offset(self, timeout_s: float) -> int | None:
-        """The next ``{"offset": n}`` of the client: a credit for one more chunk; None when none came in time."""
-        return await self._next_offset(timeout_s)
+    return call
 
 
 class ThreadContext(TaskContext):
@@ -265,25 +277,14 @@ class ThreadContext(TaskContext):
     def _in_loop(self, call: Callable[[], None]) -> None:
         self._jobs.loop.call_soon_threadsafe(call)
 
-    def ask(self, question: str, *, default: Any = False, timeout_s: float = ASK_S, **metadata: Any) -> Any:
-        """See ``JobContext.ask``. JobCancelled is also raised when the job is deleted meanwhile."""
-        return self._wait(self._ask(question, default, timeout_s, metadata))
-
-    def stream(self, data: bytes) -> None:
-        """See ``JobContext.stream``."""
-        self._wait(self._stream(data))
-
-    def received(self, timeout_s: float) -> Any:
-        """See ``JobContext.received``."""
-        return self._wait(self._received(timeout_s))
-
-    def next_offset(self, timeout_s: float) -> int | None:
-        """See ``JobContext.next_offset``."""
-        return self._wait(self._next_offset(timeout_s))
+    ask = _waits(TaskContext._ask)
+    stream = _waits(TaskContext._stream)
+    received = _waits(TaskContext._received)
+    next_offset = _waits(TaskContext._next_offset)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop, and stop waiting when the job is deleted."""
-        if _runs_in(self._jobs.loop):
+        if _runs_in(self._jobs.loop):  # what an ordinary function returned is awaited there, and awaits this
             return self._unless_cancelled(work)  # type: ignore[return-value]
         return asyncio.run_coroutine_threadsafe(self._unless_cancelled(work), self._jobs.loop).result()
 

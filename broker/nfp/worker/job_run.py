@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.nfp.bodies import read_request, read_token, token_client, write
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.worker.store import StoredRun
+
+if TYPE_CHECKING:
+    from broker.nfp.worker.context import JobContext, ThreadContext
 
 WAITING: Final = "PENDING"
 RUNNING: Final = "STARTED"
@@ -47,9 +50,9 @@ class JobRun:
         begun: its task was entered, in this life of the worker. confirmed: the broker has said that it may be.
             confirmation: waits for that word. accepted: 201 was promised. stored: the store has it.
         cancelled: a DELETE came. repost: the POST that came after it, before the task had ended.
-        question: the input it waits for, as events carry it. puts: what the client sent it; on_put is called with each.
-        received_s, started_s, ended_s: wall clock, 0 before. running: the task that runs it. timer: of the 201 while it
-            runs, of its deadline while it is held back.
+        question: the input it waits for, as events carry it. puts: what the client sent it.
+        received_s, started_s, ended_s: wall clock, 0 before. running, context: while it has its slot, what runs it and
+            what its task sees of it. timer: of the 201 while it runs, of its deadline while it is held back.
     """
 
     uuid: str
@@ -75,12 +78,12 @@ class JobRun:
     repost: Packet | None = None
     question: dict[str, Any] | None = None
     puts: deque[Any] = field(default_factory=deque)
-    on_put: Callable[[], None] | None = None
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
     received_s: float = field(default_factory=time.time)
     started_s: float = 0.0
     ended_s: float = 0.0
     running: asyncio.Task[None] | None = None
+    context: JobContext | ThreadContext | None = None
     timer: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:

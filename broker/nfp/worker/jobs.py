@@ -19,11 +19,12 @@ since until then the broker gives it to another worker anyway.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from broker.errors import HeadgateError
@@ -34,7 +35,6 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import broker_of, read_any
 from broker.nfp.peer.channel import Channel
 from broker.nfp.threads import Threads
-from broker.nfp.worker.containment import contain, enter_job
 from broker.nfp.worker.context import JobContext, ThreadContext
 from broker.nfp.worker.heartbeat import Heartbeat
 from broker.nfp.worker.job_run import ASKING, PUTS_MAX, RUNNING, JobRun, JobTable
@@ -48,9 +48,11 @@ from broker.nfp.worker.results import (
     trace_of,
     with_context,
 )
+from broker.nfp.worker.shared_loop import contain, enter_job
 from broker.nfp.worker.store import FINISHED, RunStore, StoredRun
 from broker.nfp.worker.tasks import Task
 from broker.safe_text import about, text
+from broker.tasks import Tasks
 
 log = logging.getLogger("headgate")
 UNFINISHED_MAX: Final = 10_000
@@ -84,7 +86,6 @@ class Jobs:
         opened: the broker's OPEN. pushes_results: it takes results unasked and says when it has them.
         message_bytes: the largest body that it takes; 0: it does not say.
         draining: no new jobs are run. accept_after_s: ``ACCEPT_AFTER_S``.
-        changed: set whenever a job ended, a result became safe, or background work ended.
     """
 
     def __init__(
@@ -109,7 +110,6 @@ class Jobs:
         self.message_bytes = 0
         self.draining = False
         self.accept_after_s: float = ACCEPT_AFTER_S
-        self.changed = asyncio.Event()
         self._channel = channel
         self._tasks = tasks
         self._store = store
@@ -122,13 +122,16 @@ class Jobs:
         """Until the broker says that they may begin."""
         self._waiting: deque[JobRun] = deque()
         """For a slot."""
-        self._running: dict[str, tuple[JobRun, JobContext | ThreadContext]] = {}
+        self._running: dict[str, JobRun] = {}
         self._paused = True
         self._stopping = False
         self._unsent: dict[str, JobRun] = {}
         """Results that this conversation has not taken yet, in order."""
         self._sending = False
-        self._background: set[asyncio.Task[None]] = set()
+        self._safe = asyncio.Event()
+        """Set whenever results became safe."""
+        self._runs = Tasks()
+        self._background = Tasks()
         self._commands: dict[Command, Callable[[Packet], None]] = {
             Command.POST: self._post,
             Command.GET: self._get,
@@ -157,8 +160,9 @@ class Jobs:
                 self._release(job)
             self._paused = False
             self._start_waiting()
-            for _job, context in self._running.values():
-                context.repeat_question()
+            for job in self._running.values():
+                if job.context is not None:
+                    job.context.repeat_question()
         self._unsent = {job.uuid: job for job in self.table.unrecorded}
         self._send_unsent()
 
@@ -257,7 +261,7 @@ class Jobs:
         job.idempotent = task is None or task.idempotent
         self.table.add(job)
         if self._store.state(job.uuid) or not self.pushes_results:
-            self._in_background(self._admit(job), f"admit {job.uuid}")
+            self._background.spawn(f"admit {job.uuid}", self._admit(job))
             return
         self._wait_for_slot(job)
 
@@ -394,13 +398,12 @@ class Jobs:
 
     def told_as(self, task: asyncio.Task[Any] | None) -> str:
         """What a log says of the job that ``task`` runs; "" when it runs none. From any thread."""
-        found = (job for job, _context in tuple(self._running.values()) if job.running is task)
-        job = next(found, None)
+        job = next((job for job in tuple(self._running.values()) if job.running is task), None)
         return f"task {job.task} of job {job.uuid}" if job is not None and task is not None else ""
 
     def remaining_s(self, task: asyncio.Task[Any] | None) -> float:
         """What is left to the job that ``task`` runs; to the last of all when it runs none. From any thread."""
-        jobs = [job for job, _context in tuple(self._running.values())]
+        jobs = tuple(self._running.values())
         own = [job for job in jobs if task is not None and job.running is task]
         return max((job.deadline for job in own or jobs), default=0.0) - time.monotonic()
 
@@ -421,9 +424,9 @@ class Jobs:
             job = self._waiting.popleft()
             task = self._tasks.get(job.task)
             kind = JobContext if task is None or task.asynchronous else ThreadContext
-            context = kind(job, self, self._inventory)
-            self._running[job.uuid] = (job, context)
-            job.running = self.loop.create_task(self._run(job, task, context), name=f"job {job.uuid}")
+            job.context = context = kind(job, self, self._inventory)
+            self._running[job.uuid] = job
+            job.running = self._runs.spawn(f"job {job.uuid}", self._run(job, task, context))
 
     async def _run(self, job: JobRun, task: Task | None, context: JobContext | ThreadContext) -> None:
         """``job`` in its slot: whatever its task leaves, it has a result when its slot is free again."""
@@ -445,6 +448,7 @@ class Jobs:
             result = failure(error, said)
         finally:
             self._running.pop(job.uuid, None)
+            job.running = job.context = None
         try:
             if result is not None:
                 self._finish(job, result, status)
@@ -499,7 +503,7 @@ class Jobs:
     def _still_running(self, job: JobRun) -> None:
         """A job that may be run twice is still there after a while: now its broker is told that it is in hand."""
         job.timer = None
-        self._in_background(self._accept_late(job), f"accept {job.uuid}")
+        self._background.spawn(f"accept {job.uuid}", self._accept_late(job))
 
     async def _accept_late(self, job: JobRun) -> None:
         try:
@@ -554,13 +558,12 @@ class Jobs:
     def _cancel(self, job: JobRun) -> None:
         """``job`` was deleted: end it at once when it waits or is asynchronous, else tell it."""
         job.cancelled = True
-        _job, context = self._running.get(job.uuid, (job, None))
-        if context is None:
+        if job.running is None:
             self._stop_waiting(job)
             self._finish(job, _cancelled(job))
-        elif isinstance(context, ThreadContext) and job.begun:
-            context.interrupt()
-        elif job.running is not None:
+        elif isinstance(job.context, ThreadContext) and job.begun:
+            job.context.interrupt()
+        else:
             job.running.cancel()
 
     # -- it has its result ------------------------------------------------------------------------
@@ -591,7 +594,6 @@ class Jobs:
         job.end(status, body, failed=failed)
         self._shorten(job)
         self.table.close(job)
-        self.changed.set()
         if (
             job.cancelled
         ):  # the broker has closed it: told once that the slot is free, it needs the result no more
@@ -607,7 +609,7 @@ class Jobs:
         if self.pushes_results:
             self._send_result(job)
         else:
-            self._in_background(self._send_stored_result(job), f"result of {job.uuid}")
+            self._background.spawn(f"result of {job.uuid}", self._send_stored_result(job))
 
     async def _send_stored_result(self, job: JobRun) -> None:
         """Deployed NorFab asks for a result once it is told that there is one, so it is stored before."""
@@ -633,7 +635,7 @@ class Jobs:
         """One task at a time does it; what is added or begun anew meanwhile is its work as well."""
         if self._unsent and not self._sending and self.heartbeat.registered:
             self._sending = True
-            self._in_background(self._send_all_unsent(), "offer results")
+            self._background.spawn("offer results", self._send_all_unsent())
 
     async def _send_all_unsent(self) -> None:
         """As fast as the outbox takes them."""
@@ -663,14 +665,14 @@ class Jobs:
             self.table.remove(job)
         if known:
             self._store.recorded([job.uuid for job in known])
-            self.changed.set()
+            self._safe.set()
 
     # -- what else the broker says ----------------------------------------------------------------
 
     def _get(self, packet: Packet) -> None:
         job = self.table.get(packet.uuid)
         if job is None:
-            self._in_background(self._get_elsewhere(packet), f"get {packet.uuid}")
+            self._background.spawn(f"get {packet.uuid}", self._get_elsewhere(packet))
         elif not job.ended:
             asking = job.state == ASKING and packet.dialect is Dialect.NORFAB
             said: dict[str, Any] = {"worker": self.worker, "uuid": job.uuid, "service": self.service}
@@ -696,8 +698,8 @@ class Jobs:
         if job is None or job.ended or len(job.puts) >= PUTS_MAX:
             return
         job.puts.append(read_any(packet.data, packet.data))
-        if job.on_put is not None:
-            job.on_put()
+        if job.context is not None:
+            job.context.put_came()
 
     def _delete(self, packet: Packet) -> None:
         job = self.table.get(packet.uuid)
@@ -760,51 +762,29 @@ class Jobs:
         DISCONNECT comes last: a broker sends nothing after it, and deployed NorFab's even drops the results.
         """
         self.draining = self._paused = True
-        if not await self._until(lambda: not self._running and not self.busy, seconds):
-            log.warning("%s: left with %d running jobs after %g s", self.worker, self.running, seconds)
-        if self.heartbeat.registered:
-            await self._until(lambda: not self.table.unrecorded, min(seconds, FETCH_S))
-        self.heartbeat.disconnect()
-        self._stopping = True
-        await _end_tasks([job.running for job, _ in self._running.values() if job.running is not None])
-        self._threads.close()
-        await _end_tasks(list(self._background))
-
-    async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                while not condition():
-                    self.changed.clear()
-                    await self.changed.wait()
+                while self.busy or len(self._runs):
+                    await self._runs.idle()
+                    await self._background.idle()
         except TimeoutError:
-            return False
-        return True
-
-    # -- background -------------------------------------------------------------------------------
+            log.warning("%s: left with %d running jobs after %g s", self.worker, self.running, seconds)
+        if self.heartbeat.registered:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(seconds, FETCH_S)):
+                    while self.table.unrecorded:
+                        self._safe.clear()
+                        await self._safe.wait()
+        self.heartbeat.disconnect()
+        self._stopping = True
+        await self._runs.stop()
+        self._threads.close()
+        await self._background.stop()
 
     @property
     def busy(self) -> bool:
         """Whether something goes on in the background."""
-        return bool(self._background)
-
-    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Do ``work`` in the background; its failure is logged."""
-        task = self.loop.create_task(work, name=name)
-        self._background.add(task)
-        task.add_done_callback(self._background_ended)
-
-    def _background_ended(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        self.changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s: %s failed", self.worker, task.get_name(), exc_info=error)
-
-
-async def _end_tasks(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+        return len(self._background) > 0
 
 
 def _cancelled(job: JobRun) -> Result:

@@ -19,7 +19,7 @@ from broker.nfp.worker import builtin
 from broker.nfp.worker.fetched_files import fetch, localise
 from broker.nfp.worker.job_run import DONE, FAILED, RUNNING, WAITING
 from broker.nfp.worker.jobs import Jobs
-from broker.nfp.worker.loop_watch import LoopWatch
+from broker.nfp.worker.shared_loop import LoopWatch
 from broker.nfp.worker.store import RunStore, StoredRun
 from broker.nfp.worker.tasks import Task
 from broker.tasks import first_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,10 +20,11 @@ from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
+from broker.nfp.store.database import Lock
 from broker.nfp.store.peers import KEEP_S
-from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.session import Session
 from broker.nfp.worker.tasks import F, Function, Task, TaskOptions, make, marked
+from broker.obstacles import obstacle
 from broker.safe_text import texts
 from broker.transport.curve import Certificate
 
@@ -34,6 +36,10 @@ SLOTS: Final = 5
 """Jobs at a time when nothing is said: what deployed NorFab's workers run."""
 SLOTS_MAX: Final = 64
 """Jobs at a time; a broker of ours gives no more."""
+NEIGHBOURS_MAX: Final = 1000
+"""Workers of one service in one folder; a machine has not room for as many processes."""
+_ENDING_BYTES: Final = 12
+"""Room for a number behind the name."""
 
 
 class Worker:
@@ -83,8 +89,11 @@ class Worker:
         channel: Channel | None = None,
     ) -> None:
         self.service = check_service(service)
-        self._naming = Naming(service, name or (channel.name if channel is not None else ""))
-        self.name = check_name(name or (channel.name if channel is not None else self._naming.first))
+        named = name or (channel.name if channel is not None else "")
+        self._usual = "" if named else usual_name(service)
+        self._found = self._usual
+        self._lock: Lock | None = None
+        self.name = check_name(named or self._usual)
         self.brokers = chosen(broker, os.environ)
         self.server_key = server_key
         self.key = key
@@ -172,7 +181,7 @@ class Worker:
         finally:
             self._end()
             self._session = None
-            self._naming.release()
+            self.release_name()
 
     def take_name(self) -> str:
         """Settle what it is called, until ``run``, which does so too, is over.
@@ -184,9 +193,45 @@ class Worker:
         Raises:
             ConfigError: the folder cannot be used.
         """
-        if self._channel is None:
-            self.name = self._naming.take(self.folder, self.name, must=self.state_dir is not None)
+        must = self.state_dir is not None
+        if self._channel is not None or self._lock is not None:
+            pass
+        elif self.name != self._found:
+            if (
+                must
+            ):  # else nothing is left there; whether a given name is in use its store and the broker tell
+                self._lock_name(self.name)
+        else:
+            names = [f"{self._usual}-{number}" for number in range(2, NEIGHBOURS_MAX + 1)]
+            try:
+                found = next(filter(self._lock_name, (self._found, self._usual, *names)), "")
+                if not found:
+                    raise ConfigError(
+                        f"{self.folder}: {NEIGHBOURS_MAX} workers are called {self._usual}; give a name"
+                    )
+            except ConfigError:
+                if must:
+                    raise
+                found = f"{self._usual}-{os.getpid()}"
+            self.name = self._found = found
         return self.name
+
+    def _lock_name(self, name: str) -> bool:
+        """Keep ``name`` for ourselves, by ``peers/NAME.lock``; False: another one has it."""
+        path = peer_file(self.folder, name, "")
+        try:
+            self._lock = Lock(path, "name")
+        except ConfigError:
+            return False
+        except OSError as error:
+            raise obstacle(f"{path}.lock: {error.strerror}", error) from error
+        return True
+
+    def release_name(self) -> None:
+        """Others may have it now. Harmless twice."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     @property
     def folder(self) -> Path:
@@ -336,3 +381,9 @@ def check_service(service: str) -> str:
             f"service {service[:64]!r}: expected 1 to {NAME_BYTES_MAX} bytes, and none of the broker's own"
         )
     return service
+
+
+def usual_name(service: str) -> str:
+    """``SERVICE-HOST``, cut to what a name may be with a number behind it."""
+    whole = f"{service}-{socket.gethostname()}".encode()
+    return whole[: NAME_BYTES_MAX - _ENDING_BYTES].decode(errors="ignore")

@@ -10,7 +10,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
 from broker.nfp.worker import Worker
-from broker.nfp.worker.naming import usual_name
+from broker.nfp.worker.worker import usual_name
 from tests.live.nfp import nfp_broker
 from tests.unit.nfp.holder import holder
 from tests.unit.nfp.worker.test_house import at_work
@@ -24,7 +24,7 @@ def named(*workers):
         yield [worker.take_name() for worker in workers]
     finally:
         for worker in workers:
-            worker._naming.release()
+            worker.release_name()
 
 
 def test_the_same_name_each_time_and_another_beside_it(tmp_path):

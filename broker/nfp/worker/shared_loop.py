@@ -1,8 +1,12 @@
-"""A thread that sees when a task blocks the worker's event loop: it says which and where, and keeps the heartbeat.
+"""The event loop that all jobs of a worker share: what one task does to it must not be the end of the others.
 
-An asynchronous task that calls what blocks stops everything that the loop does. Without a sign of life the broker would
-give the worker up and its jobs to others, so that what may run twice would, although nobody is gone. That holds for the
-time of the job: a loop that is blocked longer may never go on, and others are to have the worker's jobs.
+A task may end itself, not the worker: asyncio lets ``SystemExit`` and ``KeyboardInterrupt`` of any of its tasks through
+to whoever runs the loop, so one ``sys.exit()`` in a ``TaskGroup`` or a ``gather`` of one job would end all jobs.
+
+A task that calls what blocks stops everything that the loop does. A thread sees it, says which task and where, and
+keeps the heartbeat: without a sign of life the broker would give the worker up and its jobs to others, so that what may
+run twice would, although nobody is gone. That holds for the time of the job: a loop that is blocked longer may never go
+on, and others are to have the worker's jobs.
 """
 
 from __future__ import annotations
@@ -12,8 +16,12 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Coroutine
+from contextvars import ContextVar
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.safe_text import about
 
 if TYPE_CHECKING:
     from broker.nfp.worker.jobs import Jobs
@@ -24,6 +32,34 @@ LOOK_S: Final = 1.0
 BLOCKED_S: Final = 2.0
 """A loop without a sign for so long is blocked."""
 _NOT_THEIRS: Final = ("asyncio", "broker")
+_in_job: ContextVar[bool] = ContextVar("in_job", default=False)
+
+
+def enter_job() -> None:
+    """The running asyncio task is a job's: so is what it starts."""
+    _in_job.set(True)
+
+
+def contain(loop: asyncio.AbstractEventLoop) -> None:
+    """Have ``loop`` make such an end an error of the job, for good; harmless twice."""
+    before: Any = loop.get_task_factory()
+    if getattr(before, "contains", False):
+        return
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
+        if _in_job.get() and asyncio.iscoroutine(coro):
+            coro = _contained(coro)
+        return asyncio.Task(coro, loop=loop, **options) if before is None else before(loop, coro, **options)
+
+    factory.contains = True  # type: ignore[attr-defined]
+    loop.set_task_factory(factory)
+
+
+async def _contained(coro: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await coro
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the task raised {about(error)}") from error
 
 
 class LoopWatch:

@@ -6,15 +6,15 @@ import time
 from types import SimpleNamespace
 
 from broker.nfp.names import Command
-from broker.nfp.worker import loop_watch
-from broker.nfp.worker.loop_watch import LoopWatch
+from broker.nfp.worker import shared_loop
+from broker.nfp.worker.shared_loop import LoopWatch
 from tests.tables import for_each
 from tests.unit.nfp.worker.rig import PATIENCE_S, RawBroker, final, made, post, result, working
 
 
 def test_a_task_that_blocks_is_named_while_the_heartbeat_goes_on(monkeypatch, caplog):
-    monkeypatch.setattr(loop_watch, "LOOK_S", 0.01)
-    monkeypatch.setattr(loop_watch, "BLOCKED_S", 0.03)
+    monkeypatch.setattr(shared_loop, "LOOK_S", 0.01)
+    monkeypatch.setattr(shared_loop, "BLOCKED_S", 0.03)
 
     async def main():
         with RawBroker(opens=True) as broker:
@@ -56,8 +56,8 @@ def test_a_task_that_blocks_is_named_while_the_heartbeat_goes_on(monkeypatch, ca
 
 @for_each(("remaining_s", "beats"), [(60.0, True), (0.0, False)])
 def test_a_blocked_loop_has_a_heartbeat_for_the_time_of_its_job(monkeypatch, caplog, remaining_s, beats):
-    monkeypatch.setattr(loop_watch, "LOOK_S", 0.01)
-    monkeypatch.setattr(loop_watch, "BLOCKED_S", 0.03)
+    monkeypatch.setattr(shared_loop, "LOOK_S", 0.01)
+    monkeypatch.setattr(shared_loop, "BLOCKED_S", 0.03)
 
     async def main():
         beaten, told = [], []
