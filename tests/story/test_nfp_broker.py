@@ -150,7 +150,7 @@ def test_a_ready_without_its_service_harms_nothing(rundir):
             odd.send(b"NFPW01", b"0x01")
             odd.send(b"NFPW01", b"\x01")
             odd.send(b"NFPW01", b"0x01", b"")
-            live.eventually(lambda: live.broker.invalid_messages.total == 3)
+            live.eventually(lambda: live.broker.ingress.invalid.total() == 3)
         works(worker, client, "u1")
 
 
@@ -167,9 +167,9 @@ def test_a_name_is_not_to_be_had_with_another_key(rundir):
                 assert thief.silent()
         live.eventually(lambda: "w1" not in {peer.name for peer in live.broker.peers()})
         with live.dealer("w1", key=thief_key) as thief:
-            before = live.call(lambda: live.broker.name_pins.violations)
+            before = live.call(lambda: live.broker.name_owners.violations)
             thief.say(ready())
-            live.eventually(lambda: live.broker.name_pins.violations > before)
+            live.eventually(lambda: live.broker.name_owners.violations > before)
             client.say(request(POST, "u2", target="w1"))
             assert client.hear().status in (202, 300)
             assert not thief.sock.poll(300)
@@ -222,7 +222,7 @@ def test_a_flood_of_nonsense_is_cut_and_costs_others_nothing(rundir):
         with live.dealer("flood") as flood:
             for number in range(200):
                 flood.send(b"NFPX01", b"0x04", b"%d" % number)
-            live.eventually(lambda: live.broker.invalid_messages.cut)
+            live.eventually(lambda: live.broker.ingress.cut)
             works(worker, client, "u1")
         assert count(live, "cut") >= 1
         assert count(live, "invalid_header") >= 6
@@ -264,7 +264,7 @@ def test_two_sockets(rundir):
         registered(live, "w1")
         works(worker, client, "u1")
         lost_worker.say(ready())
-        live.eventually(lambda: live.broker.invalid_messages.by_kind["role"] == 1)
+        live.eventually(lambda: live.broker.ingress.invalid["role"] == 1)
         works(worker, workers_client, "u2")
         for service in ("sid.service.broker", "mmi.service.broker"):
             workers_client.say(
@@ -311,11 +311,11 @@ def test_a_flood_of_ready_is_cut_and_told_once(rundir):
         with contextlib.suppress(zmq.Again):  # nobody listens any more
             for _ in range(1000):
                 worker.say(ready())
-        live.eventually(lambda: live.broker.invalid_messages.cut == 1)
+        live.eventually(lambda: live.broker.ingress.cut == 1)
         if worker.sock.poll(1000):  # unless it was cut in the turn in which that was said
             assert worker.hear().command is DISCONNECT
         assert worker.silent()
-        assert live.broker.invalid_messages.by_kind["unexpected"] <= live.settings.invalid_max + 1
+        assert live.broker.ingress.invalid["unexpected"] <= live.settings.invalid_max + 1
         with live.dealer("w1") as again:
             again.say(ready())
             registered(live, "w1")
@@ -349,7 +349,7 @@ def test_a_listed_name_is_taken_back_from_who_had_it_before(rundir):
             for violations, name in enumerate(("w1", "w1-NFPClient"), 1):
                 with live.dealer(name, key=stranger) as squatter:
                     squatter.say(ready() if name == "w1" else request(GET, "none"))
-                    live.eventually(lambda seen=violations: live.broker.name_pins.violations >= seen)
+                    live.eventually(lambda seen=violations: live.broker.name_owners.violations >= seen)
                     while squatter.sock.poll(300):  # a worker of before the restart is told to register anew
                         assert squatter.hear().command is DISCONNECT
             with live.dealer("w1", key=own) as worker, live.dealer("w1-NFPClient", key=own) as reader:

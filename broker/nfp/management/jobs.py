@@ -20,9 +20,10 @@ short. A slot of ``show`` has its ``result``, ``error`` and ``traceback`` in ful
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,7 @@ from broker.nfp.opening import read_any
 from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain, part_state
 from broker.nfp.principal import Standing, told_userid
 from broker.nfp.targets import render
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -51,6 +53,7 @@ EXPLAINED_MAX_BYTES: Final = 64 << 10
 IN_SHORT_CHARS: Final = 500
 """Of results and errors in a list."""
 STATES: Final = ("open", *END_STATES)
+_Then = Callable[[JobSearch | NotStored], None]
 
 
 class JobService(InternalService):
@@ -58,6 +61,7 @@ class JobService(InternalService):
 
     def __init__(self, broker: NfpBroker) -> None:
         self._broker = broker
+        self._searches = Tasks()
         super().__init__(
             JOBS,
             {
@@ -66,6 +70,10 @@ class JobService(InternalService):
                 "count": (Standing.GUEST, self._count),
             },
         )
+
+    async def stop(self) -> None:
+        """End the searches under way. Harmless twice."""
+        await self._searches.stop()
 
     def _list(self, call: Call) -> Any:
         limit = number(call, "limit", 100, 1, LIST_MAX)
@@ -77,7 +85,19 @@ class JobService(InternalService):
     def _search(self, call: Call, limit: int, told: Callable[[JobSearch], dict[str, Any]]) -> Any:
         may_see, now = call.peer.principal.may_see, self._broker.clock.now()
         search = self._broker.dispatcher.search(_filter(call), may_see, limit, now, _row)
-        return Deferred(partial(self._broker.searches.finish, search), partial(_searched, told))
+        return Deferred(partial(self._take, search), partial(_searched, told))
+
+    def _take(self, search: JobSearch, then: _Then) -> None:
+        """Take the steps of ``search``, the loop doing something else in between; at once where one is enough."""
+        steps = search.steps()
+        try:
+            next(steps)
+        except StopIteration:
+            then(search)
+        except NotStored as error:
+            then(error)
+        else:
+            self._searches.spawn("nfp search", _go_on(steps, search, then))
 
     def _show(self, call: Call) -> dict[str, Any]:
         uuid = text(call, "uuid")
@@ -94,6 +114,16 @@ class JobService(InternalService):
         if wanted:
             told["results"] = _results(results)
         return told
+
+
+async def _go_on(steps: Iterator[None], search: JobSearch, then: _Then) -> None:
+    try:
+        for _ in steps:
+            await asyncio.sleep(0)
+    except NotStored as error:
+        then(error)
+    else:
+        then(search)
 
 
 def _row(job: JobView, results: list[ResultView]) -> dict[str, Any]:

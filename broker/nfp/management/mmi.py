@@ -190,7 +190,7 @@ class MmiService(InternalService):
         name = text(call, "name")
         if not name:
             raise Refused("unpin needs the name of a peer")
-        return {"unpinned": self._broker.name_pins.unpin(name)}
+        return {"unpinned": self._broker.name_owners.release_name(name)}
 
     def _reload(self, call: Call) -> Deferred:
         """Answered once it was read."""
@@ -215,7 +215,7 @@ def _versions() -> dict[str, str]:
 
 def counters(broker: NfpBroker) -> dict[str, int]:
     """Tell everything that was counted since the start: messages, connections, invalid messages by class, jobs."""
-    routers, pins, invalid = broker.routers, broker.name_pins, broker.invalid_messages
+    routers, names, ingress = broker.routers, broker.name_owners, broker.ingress
     counts = {
         "received": sum(router.received for router in routers),
         "sent": sum(router.sent for router in routers),
@@ -224,18 +224,18 @@ def counters(broker: NfpBroker) -> dict[str, int]:
         "failed_handshakes": sum(router.failed for router in routers),
         "cut_as_dead": sum(router.cut_dead for router in routers),
         "unsent": sum(router.dropped for router in routers) + broker.dropped,
-        "failures": invalid.failures,
-        "denied": broker.commands.denied,
-        "pins": len(pins),
-        "pins_in_memory": pins.passing,
-        "pin_violations": pins.violations,
-        "names_refused": pins.refused,
-        "workers_called": broker.disconnects.sent,
-        "invalid": invalid.total,
-        "cut": invalid.cut,
+        "failures": ingress.failures,
+        "denied": ingress.denied,
+        "pins": len(names),
+        "pins_in_memory": names.passing,
+        "pin_violations": names.violations,
+        "names_refused": names.refused,
+        "workers_called": broker.nudge.sent,
+        "invalid": ingress.invalid.total(),
+        "cut": ingress.cut,
         "unstored_ops": broker.store.lost,
     }
-    counts.update((f"invalid_{kind}", count) for kind, count in invalid.by_kind.items())
+    counts.update((f"invalid_{kind}", count) for kind, count in ingress.invalid.items())
     counts.update((f"jobs_{name}", count) for name, count in broker.dispatcher.counts.as_dict().items())
     return counts
 
@@ -247,7 +247,7 @@ def _messaging(broker: NfpBroker) -> dict[str, int]:
         "received": sum(router.received for router in broker.routers),
         "events_received": broker.event_bus.buffer.last,
         "send_failures": sum(router.dropped for router in broker.routers),
-        "receive_failures": broker.invalid_messages.total,
+        "receive_failures": broker.ingress.invalid.total(),
     }
 
 

@@ -1,7 +1,7 @@
 """The broker of NFP, put together (NFP, "NFP/Broker").
 
-The walk of a message: ``router`` reads it, ``ingress`` decodes it, ``commands`` answers it or hands it to the
-dispatcher, which writes down what must not be lost and queues what is to be said. At the end of the turn the store
+The walk of a message: ``router`` reads it, ``ingress`` decodes it, answers it or hands it to the dispatcher, which
+writes down what must not be lost and queues what is to be said. At the end of the turn the store
 gets what was written down, and the outboxes let go what does not wait for it.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from broker import __version__
+from broker.endpoints import parse
 from broker.errors import ConfigError, LinkClosed
 from broker.journal.options import JournalOptions
 from broker.nfp.contract import JobEvent, Peer
@@ -28,23 +29,20 @@ from broker.nfp.names import CLIENT_OF_WORKER, Sender
 from broker.nfp.opening import BrokerOpen
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import JobAdded, Op
-from broker.nfp.server.commands import Commands
-from broker.nfp.server.disconnects import Disconnects
+from broker.nfp.server.connections import QueuedPeer, QueueLimits, ReconnectNudge
 from broker.nfp.server.files_worker import FilesWorker
-from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.ingress import Ingress
-from broker.nfp.server.invalid_messages import InvalidMessages
 from broker.nfp.server.keys import BrokerKeys, access_of, prepare
-from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
-from broker.nfp.server.name_pins import NamePins
-from broker.nfp.server.outbox import QueuedPeer, QueueLimits
+from broker.nfp.server.names import NameOwners
 from broker.nfp.server.recording import Recording
-from broker.nfp.server.router import NfpRouter
-from broker.nfp.server.searches import Searches
+from broker.nfp.server.router import EVERYBODY, NfpRouter, Tuning
+from broker.nfp.server.turn import Turn
 from broker.nfp.store import NoStore, Store
 from broker.settings.nfp import NfpSection
 from broker.transport.byte_stream import all_left
+from broker.transport.curve import CurveServer
+from broker.transport.zeromq.listening import SCHEMES
 
 log = logging.getLogger("headgate")
 FAREWELL_S: Final = 1.0
@@ -81,7 +79,6 @@ class NfpBroker:
         self.outcome = ""
         self.routers: list[NfpRouter] = []
         self.locals: dict[str, LocalPeer] = {}
-        self.invalid_messages = InvalidMessages(settings.invalid_max)
         self.keys: BrokerKeys = prepare(settings)
         self.log = LogBuffer(self.name)
         self._left = asyncio.Event()
@@ -101,12 +98,12 @@ class NfpBroker:
                 settings.store_file,
                 self.loop,
                 sync=settings.sync,
-                on_commit=lambda number: self.flusher.commit_done(number),  # noqa: PLW0108 - made later
+                on_commit=lambda number: self.turn.commit_done(number),  # noqa: PLW0108 - made later
                 on_failed=self._unstored,
-                on_stuck=lambda: self.flusher.retry(),  # noqa: PLW0108 - what waits for nothing may leave
+                on_stuck=lambda: self.turn.retry(),  # noqa: PLW0108 - what waits for nothing may leave
             )
         self.access = access_of(settings, self.keys)
-        self.name_pins = NamePins(
+        self.name_owners = NameOwners(
             self.store,
             self._in_use,
             self.access.keys_of,
@@ -130,14 +127,13 @@ class NfpBroker:
             refused=self.recording.refused if self.recording is not None else unnoticed,
             moved=self.recording.moved if self.recording is not None else None,
         )
-        self.flusher = Flusher(
+        self.turn = Turn(
             self.loop,
             commit=self.store.commit,
             tick=self.dispatcher.tick,
             overtaking=lambda: bool(self.store.broken),
         )
-        self.clock = self.flusher.clock
-        self.searches = Searches()
+        self.clock = self.turn.clock
         self.started_s = self.clock.now()
 
     def _make_ingress(self) -> None:
@@ -147,15 +143,15 @@ class NfpBroker:
         self.reader = Reader(self.datastore, self.loop)
         unlisted = settings.inventory_unlisted
         inventory = InventoryService(
-            self.datastore, self.access, self.name_pins.key_of, self.reader.look, unlisted=unlisted
+            self.datastore, self.access, self.name_owners.key_of, self.reader.look, unlisted=unlisted
         )
         self.files_worker = FilesWorker(settings, self.local_channel)
-        hold_s = settings.keepalive_ms * settings.multiplier / 1000
-        self.disconnects = Disconnects(self.loop, hold_s)
-        self.commands = Commands(
+        self.nudge = ReconnectNudge(self.loop, settings.keepalive_ms * settings.multiplier / 1000)
+        self.job_service = JobService(self)
+        self.ingress = Ingress(
             self.dispatcher,
             self.access,
-            [MmiService(self), JobService(self), EventService(self.event_bus), inventory],
+            [MmiService(self), self.job_service, EventService(self.event_bus), inventory],
             opened=BrokerOpen(
                 "headgate",
                 __version__,
@@ -164,18 +160,12 @@ class NfpBroker:
                 epoch=self.epoch,
                 message_bytes=settings.message_bytes_max,
             ),
-            refused=self.recording.refused if self.recording is not None else unnoticed,
-        )
-        self.ingress = Ingress(
-            self.commands,
-            access=self.access,
-            name_pins=self.name_pins,
-            dispatcher=self.dispatcher,
+            name_owners=self.name_owners,
             event_bus=self.event_bus,
-            invalid_messages=self.invalid_messages,
-            disconnects=self.disconnects,
-            flusher=self.flusher,
+            nudge=self.nudge,
+            turn=self.turn,
             in_use=self._in_use,
+            invalid_max=settings.invalid_max,
             recording=self.recording,
         )
 
@@ -193,11 +183,11 @@ class NfpBroker:
                 self.recording.begin(self.loop)
             await self.reader.start()
             snapshot = await self.store.open()
-            self.name_pins.restore(snapshot.pins)
+            self.name_owners.restore(snapshot.pins)
             self.ingress.expect_clients([*snapshot.jobs, *(row.job for row in snapshot.closed)])
             self.dispatcher.restore(snapshot, self.clock.now())
-            self.disconnects.begin(snapshot.workers)
-            await listen(self)
+            self.nudge.begin(snapshot.workers)
+            self._listen()
             self.files_worker.start()
         except ConfigError as error:
             await self._close()
@@ -205,9 +195,32 @@ class NfpBroker:
         except BaseException:
             await self._close()
             raise
-        self.flusher.soon()
+        self.turn.soon()
         for router in self.routers:
             log.info("%s listens at %s", self.name, router.address)
+
+    def _listen(self) -> None:
+        """Open the routers: one for everybody, or one for clients and one for workers.
+
+        Raises:
+            ConfigError: an endpoint cannot be had, or would be open to other machines in plaintext.
+        """
+        settings = self.settings
+        tuning = Tuning(
+            CurveServer(self.keys.broker) if self.keys.broker is not None else None,
+            settings.message_bytes_max,
+            settings.keepalive_ms,
+            settings.keepalive_ms * settings.multiplier,
+            self.limits,
+            settings.insecure,
+        )
+        places = [(settings.endpoint, EVERYBODY)]
+        if settings.worker_endpoint is not None:
+            # workers have requests, too: for inventory, files, others
+            places = [(settings.endpoint, frozenset({Sender.CLIENT})), (settings.worker_endpoint, EVERYBODY)]
+        for uri, senders in places:
+            asked = parse(uri, *SCHEMES)
+            self.routers.append(NfpRouter(asked, self.ingress, self.turn, tuning, senders, self.recording))
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Tell the workers, let leave what was said so far (at most ``FAREWELL_S``), and close. Harmless twice."""
@@ -219,7 +232,7 @@ class NfpBroker:
             await router.stop()
         await self.files_worker.stop()
         self.dispatcher.disconnect_workers(None, reason, self.clock.now())
-        self.flusher.finish()
+        self.turn.finish()
         deadline = self.loop.time() + FAREWELL_S
         while self.loop.time() < deadline and any(peer.waiting[0] for peer in self.peers()):  # noqa: ASYNC110 - of how many nobody tells
             await asyncio.sleep(_POLL_S)
@@ -229,15 +242,15 @@ class NfpBroker:
         if self._closed:
             return
         self._closed = True
-        self.disconnects.close()
-        await self.searches.stop()
+        self.nudge.close()
+        await self.job_service.stop()
         self.reader.close()
         await self.files_worker.stop()
         await self.store.close()
         for local in list(self.locals.values()):
             local.close()
             local.on_lost("the broker stops")
-        self.flusher.close()
+        self.turn.close()
         for router in self.routers:
             await router.close()
         await all_left(LINGER_S)
@@ -301,7 +314,7 @@ class NfpBroker:
             raise ConfigError(f"two peers in this process are called {name!r}, expected one")
         peer = LocalPeer(self, principal, name, on_packet, features, self.limits)
         self.locals[name] = peer
-        self.name_pins.reserve(name)
+        self.name_owners.reserve(name)
         return peer
 
     def local_channel(self, name: str, sender: Sender, principal: Principal = HERE) -> LocalChannel:
@@ -321,7 +334,7 @@ class NfpBroker:
         return any(router.has(name.encode()) for router in self.routers)
 
     def _needed(self, name: str, key: str) -> bool:
-        """See ``NamePins``; whom the list of keys gives a userid has no pin that ends with jobs."""
+        """See ``NameOwners``; whom the list of keys gives a userid has no pin that ends with jobs."""
         if self.dispatcher.knows_worker(name.removesuffix(CLIENT_OF_WORKER)):
             return True
         return self.dispatcher.remembers(name.encode(), f"key:{key}")
@@ -338,14 +351,14 @@ class NfpBroker:
         """A local peer has left, or was cut."""
         if self.locals.get(peer.name) is peer:
             del self.locals[peer.name]
-            self.name_pins.release(peer.name)
+            self.name_owners.unreserve(peer.name)
         self.ingress.gone(peer, self.clock.now())
-        self.flusher.soon()
+        self.turn.soon()
 
     def _offended(self, peer: Peer, kind: str, text: str) -> None:
         """The dispatcher saw what only a broken or hostile peer does."""
         assert isinstance(peer, QueuedPeer)
-        self.ingress.invalid(peer, kind, text, self.clock.now())
+        self.ingress.drop(peer, kind, text, self.clock.now())
 
     # -- the store -----------------------------------------------------------------------------
 
@@ -356,7 +369,7 @@ class NfpBroker:
             for peer in self.peers():
                 self.dropped += peer.drop(refused)
             self.dispatcher.unstored(refused, error, self.clock.now())
-        self.flusher.retry()
+        self.turn.retry()
         return [op for op in ops if getattr(op, "uuid", "") not in refused]
 
 

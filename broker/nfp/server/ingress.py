@@ -1,11 +1,13 @@
-"""From frames to commands: who speaks, whether it is valid, and whose turn it is then (NFP, "NFP messages").
+"""From frames to commands: who speaks, whether it is valid, and what it leads to (NFP, "NFP messages", "NFP/Client",
+"NFP/Worker").
 
 What a router asks and tells about connections is answered here, in the order of a connection's life::
 
     known            may its key have a connection? asked at the end of the handshake
     arrived          it is there, and says nothing yet
     authenticate     the first message: whose name is it?
-    handle           every message: decoded, counted if it is invalid, passed to ``Commands``
+    handle           every message: decoded, counted if it is invalid; OPEN and requests to the broker's own services
+                     are answered, all others are the dispatcher's
     gone             the connection is lost
 """
 
@@ -13,63 +15,97 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
+from broker.nfp import bodies, opening
 from broker.nfp.access import Access
+from broker.nfp.contract import FEATURES, Answer, Call, Later, Peer
 from broker.nfp.dispatch import Dispatcher
-from broker.nfp.frames import Body, InvalidPacket, Packet, decode
+from broker.nfp.dispatch.state import unnoticed
+from broker.nfp.frames import Body, InvalidPacket, Packet, answer_packet, decode
 from broker.nfp.management import EventBus
-from broker.nfp.names import CLIENT_OF_WORKER, Sender
+from broker.nfp.management.internal_service import InternalService, refusal
+from broker.nfp.names import (
+    ASKED_BY_MMI,
+    CLIENT_OF_WORKER,
+    MMI_WORKER,
+    SEED_CODES,
+    Code,
+    Command,
+    Dialect,
+    Sender,
+)
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobRow
-from broker.nfp.server.commands import Commands
-from broker.nfp.server.disconnects import Disconnects
-from broker.nfp.server.flusher import Flusher
-from broker.nfp.server.invalid_messages import InvalidMessages
-from broker.nfp.server.name_pins import NamePins
-from broker.nfp.server.outbox import QueuedPeer
-from broker.nfp.server.peers import RouterPeer, name_of
+from broker.nfp.server.connections import QueuedPeer, ReconnectNudge, RouterPeer, name_of
+from broker.nfp.server.names import NameOwners
 from broker.nfp.server.recording import Recording
+from broker.nfp.server.turn import Turn
+from broker.rates import Bucket
+from broker.safe_text import about
 
 log = logging.getLogger("headgate")
+_OPEN: Final = Command.OPEN
+_MMI: Final = Command.MMI
+_CLIENT: Final = Sender.CLIENT
+CLIENT_FEATURES: Final = FEATURES & {"push"}
+WORKER_FEATURES: Final = FEATURES - {"push"}
+FORGIVE_S: Final = 30.0
+"""One invalid message is forgiven after so long: a peer with a rare flaw is served for ever, a flood is not (NFP:
+"treating that peer as invalid")."""
 
 
 class Ingress:
     """Takes what peers send, across sockets or in this process.
 
     Args:
-        commands: acts on valid packets. access: the rules. name_pins: who owns which name. dispatcher, event_bus: told
-            of lost connections. invalid_messages: counts them. disconnects: told which workers are back. flusher: ends
-            a turn. in_use: whether a name is connected at present. recording: what passes is recorded there; None:
-            nothing is.
+        dispatcher: takes what is about jobs and workers. access: the rules. services: the broker's own.
+        opened: what the broker's OPEN says to everybody; with another epoch peers begin anew.
+        name_owners: whose name is whose. event_bus: told of lost connections. nudge: told which workers are back.
+        turn: what is to be sent leaves at its end. in_use: whether a name is connected at present.
+        invalid_max: invalid messages that a connection may have on its account.
+        recording: what passes is recorded there; None: nothing is.
+
+    Attributes:
+        invalid: invalid messages by class, as ``InvalidPacket.kind`` and the dispatcher name them. cut: connections
+            that were cut for them. failures: valid messages that the broker failed at.
+        denied: requests to the broker's own services, and to the workers' management, that the rules refused.
     """
 
     def __init__(
         self,
-        commands: Commands,
-        *,
-        access: Access,
-        name_pins: NamePins,
         dispatcher: Dispatcher,
+        access: Access,
+        services: Iterable[InternalService],
+        *,
+        opened: opening.BrokerOpen,
+        name_owners: NameOwners,
         event_bus: EventBus,
-        invalid_messages: InvalidMessages,
-        disconnects: Disconnects,
-        flusher: Flusher,
+        nudge: ReconnectNudge,
+        turn: Turn,
         in_use: Callable[[str], bool],
+        invalid_max: int,
         recording: Recording | None = None,
     ) -> None:
-        self._commands = commands
-        self._access = access
-        self._name_pins = name_pins
         self._dispatcher = dispatcher
+        self._access = access
+        self._services = {service.name: service for service in services}
+        self._opened = opened
+        self._name_owners = name_owners
         self._event_bus = event_bus
-        self._invalid_messages = invalid_messages
-        self._disconnects = disconnects
-        self._flusher = flusher
+        self._nudge = nudge
+        self._turn = turn
         self._in_use = in_use
+        self._invalid_max = invalid_max
         self._recording = recording
-        self.arrived = disconnects.arrived
+        self._refused = recording.refused if recording is not None else unnoticed
+        self.arrived = nudge.arrived
+        self.invalid: Counter[str] = Counter()
+        self.cut = 0
+        self.failures = 0
+        self.denied = 0
 
     # -- who it is -----------------------------------------------------------------------------
 
@@ -83,8 +119,8 @@ class Ingress:
         principal = self._access.principal_of(key, name)
         if principal is None:
             return None
-        if not self._name_pins.fits(name, key):
-            owner = self._name_pins.key_of(name) or "a peer in this process"
+        if not self._name_owners.fits(name, key):
+            owner = self._name_owners.key_of(name) or "a peer in this process"
             how = "nfp.keys gives the name to" if self._access.keys_of(name) else "the name belongs to"
             log.warning("%s: refused as %r: %s %s, not to key %r", address, name, how, owner, key)
             return None
@@ -99,7 +135,7 @@ class Ingress:
         """Keep the names of the clients that have these jobs of an earlier run for the keys they had."""
         for row in rows:
             if row.added.holder.startswith("key:") and not _is_made_up(row.added.client):
-                self._name_pins.expect(name_of(row.added.client), row.added.holder.removeprefix("key:"))
+                self._name_owners.expect(name_of(row.added.client), row.added.holder.removeprefix("key:"))
 
     def _greet(self, peer: QueuedPeer[Any], packet: Packet, now: float) -> bool:
         """Pin the name of a peer whose first valid message is ``packet``; False: no room for it, or the peer left."""
@@ -107,14 +143,15 @@ class Ingress:
         key, worker = peer.principal.key, packet.sender is Sender.WORKER
         if not _is_made_up(peer.identity):
             lasting = worker or peer.name.endswith(CLIENT_OF_WORKER) or self._access.is_listed(key)
-            if not self._name_pins.pin(peer.name, key, lasting=lasting):
+            if not self._name_owners.pin(peer.name, key, lasting=lasting):
                 peer.cut(f"no room for one more name, of its key {key!r} or at all")
                 return False
         if worker:
             peer.worker = True
-            self._disconnects.spoke(peer.name)
-        else:
-            self._commands.greet(peer, packet, now)
+            self._nudge.spoke(peer.name)
+        elif packet.command is not _OPEN:  # what is pushed to this client goes to its new connection
+            peer.features = _unsaid(peer, packet)
+            self._dispatcher.client_seen(peer, now)
         return peer.alive
 
     # -- messages ------------------------------------------------------------------------------
@@ -128,7 +165,7 @@ class Ingress:
         except InvalidPacket as error:
             if self._recording is not None:
                 self._recording.invalid(peer, error.kind, frames)
-            self.invalid(peer, error.kind, str(error), now)
+            self.drop(peer, error.kind, str(error), now)
             return
         self.take(peer, packet, frames, now)
 
@@ -140,34 +177,128 @@ class Ingress:
         peer.dialect = packet.dialect
         try:
             if peer.greeted or self._greet(peer, packet, now):
-                self._commands.handle(peer, packet, now)
+                self._act(peer, packet, now)
         except InvalidPacket as error:
             if recording is not None:
                 recording.refused(errno.EPROTO)
-            self.invalid(peer, error.kind, str(error), now)
+            self.drop(peer, error.kind, str(error), now)
         except Exception as error:
-            self._invalid_messages.failures += 1
+            self.failures += 1
             log.exception("%s: %r could not be handled", peer.name, packet)
             try:
-                self._commands.failed(peer, packet, error)
+                if (
+                    packet.sender is _CLIENT and packet.command is not _OPEN
+                ):  # it waits; a worker expects no answer
+                    answer(peer, packet, refusal(f"the broker failed: {type(error).__name__}", Code.ERROR))
             except Exception:
                 log.exception("%s could not be told so", peer.name)
         if recording is not None:
             recording.done()
 
-    def invalid(self, peer: QueuedPeer[Any], kind: str, text: str, now: float) -> None:
-        """Drop a message, count it, and cut who sends too many."""
+    def drop(self, peer: QueuedPeer[Any], kind: str, text: str, now: float) -> None:
+        """Drop an invalid message, count it, and cut who sends too many."""
         log.debug("%s: dropped: %s", peer.name, text)
-        if self._invalid_messages.add(peer.invalid, kind, now):
-            peer.cut(f"more than {self._invalid_messages.most} invalid messages, the last one: {text}")
+        self.invalid[kind] += 1
+        if peer.tolerance is None:
+            peer.tolerance = Bucket(1 / FORGIVE_S, self._invalid_max, now)
+        if peer.tolerance.take(now):
+            self.cut += 1
+            peer.cut(f"more than {self._invalid_max} invalid messages, the last one: {text}")
+
+    def _act(self, peer: Peer, packet: Packet, now: float) -> None:
+        command, service = packet.command, packet.service
+        if packet.sender is not _CLIENT:
+            if command is _OPEN:
+                self._open_worker(peer, packet, now)
+            else:
+                self._dispatcher.worker(peer, packet, now)
+        elif command is _OPEN:
+            self._open_client(peer, packet, now)
+        elif service in ASKED_BY_MMI:
+            self._question(peer, packet, now)
+        elif command is _MMI:
+            answer(peer, packet, refusal(f"{packet.service} is not managed by MMI"))
+        else:
+            self._dispatcher.client(peer, packet, now)
+
+    # -- OPEN ----------------------------------------------------------------------------------
+
+    def _open_client(self, peer: Peer, packet: Packet, now: float) -> None:
+        asked = opening.read_client(packet.body).features
+        peer.features = _unsaid(peer, packet) if asked is None else asked & CLIENT_FEATURES
+        self._answer_open(peer, packet)
+        self._dispatcher.client_seen(peer, now)
+
+    def _open_worker(self, peer: Peer, packet: Packet, now: float) -> None:
+        offer = opening.read_worker(packet.body)
+        peer.features = offer.features & WORKER_FEATURES
+        if self._dispatcher.worker_opened(peer, offer, now):
+            self._answer_open(peer, packet)
+
+    def _answer_open(self, peer: Peer, packet: Packet) -> None:
+        body = opening.write(self._opened._replace(features=peer.features))
+        peer.send(Packet(Sender.BROKER, Command.OPEN, dialect=packet.dialect, body=body))
+
+    # -- the broker's own services --------------------------------------------------------------
+
+    def _question(self, peer: Peer, packet: Packet, now: float) -> None:
+        """A request to a service that takes no jobs; by a command of jobs it is refused and does nothing.
+
+        Clients send a job's POST again, ask for its result with GET and end it with DELETE: each of these would do
+        once more what was asked for.
+        """
+        asks = Command.POST if packet.dialect is Dialect.SEED else Command.MMI
+        if packet.command is not asks:
+            self._refused(errno.EOPNOTSUPP)
+            text = f"{packet.service} takes no jobs: it is asked by {asks.name}, not {packet.command.name}"
+            answer(peer, packet, refusal(text))
+        elif packet.service == MMI_WORKER:
+            self._manage_workers(peer, packet, now)
+        else:
+            said = self._ask(peer, packet)
+            if isinstance(said, Answer):
+                answer(peer, packet, said)
+            else:
+                said(lambda late: answer(peer, packet, late))
+
+    def _manage_workers(self, peer: Peer, packet: Packet, now: float) -> None:
+        """Workers get it as MMI whichever dialect it came in: so the rules are asked here."""
+        refused = self._denied(peer, packet.service, bodies.read_request(packet.data).task)
+        if refused is not None:
+            answer(peer, packet, refused)
+            return
+        self._dispatcher.relay_mmi(peer, packet, now)
+
+    def _denied(self, peer: Peer, service: str, task: str) -> Answer | None:
+        if self._access.may_call(peer.principal, service, task):
+            return None
+        self.denied += 1
+        self._refused(errno.EPERM)
+        return refusal(self._access.denial(peer.principal, service, task))
+
+    def _ask(self, peer: Peer, packet: Packet) -> Answer | Later:
+        service = self._services.get(packet.service)
+        if service is None:
+            return refusal(f"this broker has no service {packet.service}")
+        raw = packet.data
+        asked = bodies.read_request(raw)
+        refused = self._denied(peer, packet.service, asked.task)
+        if refused is not None:
+            return refused
+        call = Call(packet.service, asked.task, asked.args, asked.kwargs, packet.uuid, peer, raw)
+        try:
+            return service.call(call)
+        except Exception as error:
+            log.exception("%s: %s %s failed", peer.name, packet.service, asked.task)
+            return refusal(about(error), Code.ERROR)
 
     # -- connections ---------------------------------------------------------------------------
 
     def has_room(self, peer: QueuedPeer[Any]) -> None:
         """Send ``peer`` what it is owed: its queue is at most half full again, after something found no room."""
         if peer.alive:
-            self._dispatcher.has_room(peer, self._flusher.clock.now())
-            self._flusher.soon()
+            self._dispatcher.has_room(peer, self._turn.clock.now())
+            self._turn.soon()
 
     def gone(self, peer: QueuedPeer[Any], now: float) -> None:
         """Take note that a connection is lost; everything that came over it was handled."""
@@ -175,7 +306,7 @@ class Ingress:
             self._dispatcher.peer_gone(peer, now)
             if self._recording is not None:
                 self._recording.gone(peer)
-            self._name_pins.left(peer.name)
+            self._name_owners.left(peer.name)
             self._event_bus.gone(peer)
         except Exception:
             log.exception("the loss of %r could not be handled", peer)
@@ -184,3 +315,25 @@ class Ingress:
 def _is_made_up(identity: bytes) -> bool:
     """Names that a ROUTER gives to peers without one are nobody's."""
     return len(identity) == 5 and identity[:1] == b"\0"
+
+
+def _unsaid(peer: Peer, packet: Packet) -> frozenset[str]:
+    """Features of a client that names none: in the text's dialect events and results reach it as they come.
+
+    (NFP, "EVENT", "RESPONSE": "Broker relays".) A REQ would take one of them for the answer to its next request.
+    """
+    return CLIENT_FEATURES if packet.dialect is Dialect.SEED and not peer.lockstep else frozenset()
+
+
+def answer(peer: Peer, packet: Packet, said: Answer) -> None:
+    """Answer what one of the broker's own services was asked.
+
+    Deployed NorFab's clients wait for the command MMI and take the RESPONSE in front of it for the end of a job; both
+    are sent to everybody who writes in that dialect, as its broker does. The text knows RESPONSE only, and one of it.
+    """
+    status = said.status
+    if packet.dialect is Dialect.SEED and status not in SEED_CODES:
+        status = Code.ERROR
+    commands = (Command.RESPONSE,) if packet.dialect is Dialect.SEED else (Command.RESPONSE, Command.MMI)
+    for command in commands:
+        peer.send(answer_packet(command, packet.dialect, packet.service, packet.uuid, status, said.body))

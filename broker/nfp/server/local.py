@@ -16,7 +16,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.principal import Principal
-from broker.nfp.server.outbox import LESSER, QueuedPeer, QueueLimits, Waiting
+from broker.nfp.server.connections import LESSER, QueuedPeer, QueueLimits, Waiting
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -69,7 +69,7 @@ class LocalPeer(QueuedPeer[Packet]):
         self._outbox.put(Waiting(after, packet.uuid, size, packet))
         if self._broker.recording is not None:
             self._broker.recording.sent(self, packet)
-        self._broker.flusher.touch(self, after)
+        self._broker.turn.touch(self, after)
         return True
 
     def submit(self, packet: Packet) -> None:
@@ -82,17 +82,17 @@ class LocalPeer(QueuedPeer[Packet]):
 
     def flush(self) -> None:
         """See ``QueuedPeer.flush``."""
-        outbox, flusher = self._outbox, self._broker.flusher
-        for packet in outbox.due(flusher.committed):
+        outbox, turn = self._outbox, self._broker.turn
+        for packet in outbox.due(turn.committed):
             self._deliver_soon(packet)
         if self._wants_room and not outbox.crowded:
             self._wants_room = False
             self._broker.loop.call_soon(self._broker.ingress.has_room, self)
         if not len(outbox):
             return
-        flusher.hold(self)
-        if flusher.overtaking():
-            for waiting in outbox.overtakers(flusher.committed):
+        turn.hold(self)
+        if turn.overtaking():
+            for waiting in outbox.overtakers(turn.committed):
                 self._deliver_soon(waiting.form)
                 outbox.remove(waiting)
 
@@ -111,7 +111,7 @@ class LocalPeer(QueuedPeer[Packet]):
             self._outbox.clear()
             self._outgoing.clear()
             self._submitted.clear()
-            self._broker.flusher.forget(self)
+            self._broker.turn.forget(self)
             self._broker.local_closed(self)
 
     def _deliver_soon(self, packet: Packet) -> None:
@@ -134,7 +134,7 @@ class LocalPeer(QueuedPeer[Packet]):
         for packet in packets:
             if self.alive:
                 self._broker.ingress.take(self, packet, None, self._broker.clock.now())
-                self._broker.flusher.soon()
+                self._broker.turn.soon()
 
 
 def _unheard(why: str) -> None:

@@ -22,12 +22,10 @@ from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp import opening
 from broker.nfp.frames import HEADS_BYTES_MAX, InvalidPacket, Packet, decode, encode
 from broker.nfp.names import Command, Sender
-from broker.nfp.server.flusher import Flusher
-from broker.nfp.server.handshake_failures import HandshakeFailures
+from broker.nfp.server.connections import Newcomer, QueueLimits, RouterPeer, name_of
 from broker.nfp.server.ingress import Ingress
-from broker.nfp.server.outbox import QueueLimits
-from broker.nfp.server.peers import Newcomer, RouterPeer, name_of
 from broker.nfp.server.recording import Recording
+from broker.nfp.server.turn import Turn
 from broker.rates import Throttle
 from broker.sockets import peer_credentials
 from broker.transport.batching import Part
@@ -48,6 +46,8 @@ PROBES: Final = 3
 """Of TCP keep-alive that may stay without an answer."""
 WARN_EVERY_S: Final = 10.0
 """Who was turned away tries again for ever; one line in so long says so."""
+QUIET_S: Final = 60.0
+"""A peer with another key tries again for ever, a scanner as often as it likes: one line a minute for each address."""
 LOOK_S: Final = 0.25
 """A connection that is asked for a sign of life, and gives one, is looked at again after so long: a peer that closes
 its socket and opens the next at once, as the text has workers do, may be here before its former connection ends."""
@@ -96,7 +96,7 @@ class NfpRouter(ConnectionListener):
         self,
         asked: Endpoint,
         ingress: Ingress,
-        flusher: Flusher,
+        turn: Turn,
         tuning: Tuning,
         senders: frozenset[Sender] = EVERYBODY,
         recording: Recording | None = None,
@@ -104,11 +104,11 @@ class NfpRouter(ConnectionListener):
         keys = pair_of(tuning.curve.certificate) if tuning.curve is not None else None
         super().__init__(asked, keys, Options(insecure=tuning.insecure), BACKLOG)
         self.probing = tuning.probing
-        self.flusher = flusher
+        self.turn = turn
         self.limits = tuning.limits
         self.stall_s = tuning.hold_ms / 1000
         self.answer_s = tuning.beat_ms / 1000 + LOOK_S
-        self.now: Callable[[], float] = flusher.clock.now
+        self.now: Callable[[], float] = turn.clock.now
         self.received = self.sent = self.dropped = 0
         self.failed = self.denied = self.cut_dead = 0
         self.transport = CURVE if tuning.curve is not None else UNIX if asked.is_unix else PLAIN
@@ -121,7 +121,7 @@ class NfpRouter(ConnectionListener):
         self._turns = Turns(self._loop)
         self._waiting: dict[bytes, Newcomer] = {}
         """Who wants the name of a peer that is asked whether it is there."""
-        self._failures = HandshakeFailures(self._loop, self.contact_address)
+        self._failures = Throttle(QUIET_S)
         self._lines = Throttle(WARN_EVERY_S)
 
     def peers(self) -> Iterable[RouterPeer]:
@@ -143,7 +143,6 @@ class NfpRouter(ConnectionListener):
     async def close(self) -> None:
         """Let nobody in any more, and end every connection; what was written to it follows. Harmless twice."""
         await self.stop()
-        self._failures.close()
         there: list[RouterPeer | Newcomer] = [*self._peers.values(), *self._newcomers]
         for each in there:
             each.pipe.close()
@@ -165,8 +164,15 @@ class NfpRouter(ConnectionListener):
         self.failed += 1
         if not isinstance(stranger.handshake.failure, Refused | None):
             why = f"{why}: one side without CURVE, or with another key of this broker?"
-        local = stranger.sock.family == socket.AF_UNIX
-        self._failures.add("localhost" if local else stranger.address, why)
+        where = (
+            "localhost"
+            if stranger.sock.family == socket.AF_UNIX
+            else stranger.address or "an address that had left already"
+        )
+        if self._failures.admits(where, self._loop.time()):
+            log.warning(
+                "%s: a connection from %s failed in its handshake (%s)", self.contact_address, where, why
+            )
 
     def let_in(self, stranger: Stranger[Connection], key: str) -> Callable[[], object] | None:
         """See ``ConnectionListener``: every key gets in that is somebody's."""
@@ -269,7 +275,7 @@ class NfpRouter(ConnectionListener):
 
     def handle(self, peer: RouterPeer, messages: list[list[Part]]) -> None:
         """Act on what one read of a connection brought; the turn goes on with others that have sent something."""
-        self.flusher.soon()
+        self.turn.soon()
         now, ingress = self.now(), self._ingress
         for frames in messages:
             if peer.deaf:
@@ -298,7 +304,7 @@ class NfpRouter(ConnectionListener):
             return  # closed
         del self._peers[peer.identity]
         self._ingress.gone(peer, self.now())
-        self.flusher.soon()
+        self.turn.soon()
         newcomer = self._waiting.pop(peer.identity, None)
         if newcomer is not None:
             self._loop.call_soon(self._take_over, newcomer)

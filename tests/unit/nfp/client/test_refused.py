@@ -124,11 +124,11 @@ def test_a_name_of_another_key_is_told_at_the_first_try(live):
             began = asyncio.get_running_loop().time()
             said = await asyncio.gather(*everything(client), return_exceptions=True)
             took_s = asyncio.get_running_loop().time() - began
-            refused = live.broker.name_pins.violations
+            refused = live.broker.name_owners.violations
             await asyncio.sleep(1.0)
-            return said, took_s, live.broker.name_pins.violations - refused
+            return said, took_s, live.broker.name_owners.violations - refused
 
-    assert live.call(lambda: live.broker.name_pins.pin("c1", curve.generate().public_key))
+    assert live.call(lambda: live.broker.name_owners.pin("c1", curve.generate().public_key))
     said, took_s, more = asyncio.run(main())
     assert [type(error) for error in said] == [LinkRefused] * 5
     assert all("the name c1 belongs to another key; take another name" in str(error) for error in said)

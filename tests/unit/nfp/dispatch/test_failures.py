@@ -6,7 +6,7 @@ from broker.nfp.management import mmi
 from broker.nfp.management.jobs import shown
 from broker.nfp.names import Command
 from broker.nfp.records import Finished
-from broker.nfp.server.summaries import told_of
+from broker.nfp.server.recording import told_of
 from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, the
 

@@ -1,5 +1,6 @@
 """A peer that notes what it is sent, and a broker that is only told about."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import msgspec
@@ -21,9 +22,7 @@ from broker.nfp.management import EventBus, EventService, JobService, MmiService
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.server.invalid_messages import InvalidMessages
-from broker.nfp.server.name_pins import NamePins
-from broker.nfp.server.searches import Searches
+from broker.nfp.server.names import NameOwners
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
 from tests.unit.nfp.found import Found
@@ -180,17 +179,15 @@ class FakeBroker:
         self.event_bus = EventBus("e1")
         self.log = LogBuffer()
         self.dispatcher = FakeDispatcher()
-        self.searches = Searches()
         self.datastore = FakeDatastore()
         self.reader = FakeReader()
-        self.invalid_messages = InvalidMessages(10)
-        self.name_pins = NamePins(
+        self.name_owners = NameOwners(
             FakeJournal(), lambda _: False, lambda _: frozenset(), lambda _: False, lambda *_: True
         )
-        self.name_pins.pin("w1", "K" * 40)
+        self.name_owners.pin("w1", "K" * 40)
         self.store = SimpleNamespace(broken="", lost=0)
-        self.commands = SimpleNamespace(denied=1)
-        self.disconnects = SimpleNamespace(sent=0)
+        self.ingress = SimpleNamespace(invalid=Counter(), cut=0, failures=0, denied=1)
+        self.nudge = SimpleNamespace(sent=0)
         self.routers = [SimpleNamespace(sent=142, received=110, dropped=0, failed=0, denied=0, cut_dead=0)]
         self.left = []
 

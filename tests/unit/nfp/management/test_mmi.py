@@ -8,7 +8,6 @@ from broker.nfp.names import EVENTS, JOBS, MMI_BROKER, Dialect
 from tests.tables import for_each
 from tests.unit.nfp.management.fakes import (
     ANNA,
-    BERT,
     GUEST,
     OWNER,
     FakeBroker,
@@ -132,7 +131,7 @@ def test_only_owners_tell_the_broker_what_to_do(task, principal):
         assert status == 400
         assert told["error"].startswith("not allowed")
     assert broker.left == broker.dispatcher.disconnected == broker.reader.done == []
-    assert broker.name_pins.key_of("w1")
+    assert broker.name_owners.key_of("w1")
 
 
 def test_an_owner_restarts_shuts_down_and_disconnects():

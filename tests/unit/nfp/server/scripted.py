@@ -2,7 +2,6 @@
 
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.server.invalid_messages import InvalidCount
 
 
 class RecordingPeer:
@@ -17,7 +16,7 @@ class RecordingPeer:
         self.alive = True
         self.unsent = ()
         self.lockstep = False
-        self.invalid = InvalidCount()
+        self.tolerance = None
         self.greeted = False
         self.worker = False
         self.address = "nowhere"

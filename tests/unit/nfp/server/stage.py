@@ -8,9 +8,9 @@ import zmq
 
 from broker.endpoints import parse
 from broker.nfp.principal import Principal
-from broker.nfp.server.flusher import Flusher
-from broker.nfp.server.outbox import QueueLimits
+from broker.nfp.server.connections import QueueLimits
 from broker.nfp.server.router import NfpRouter, Tuning
+from broker.nfp.server.turn import Turn
 from broker.transport import curve
 from broker.transport.curve import Certificate, CurveServer
 
@@ -65,7 +65,7 @@ class Stage:
         loop = asyncio.get_running_loop()
         self.ingress = ScriptedIngress()
         self.broken = ""
-        self.flusher = Flusher(
+        self.turn = Turn(
             loop,
             commit=lambda *, waited: None,
             tick=lambda now: float("inf"),
@@ -73,7 +73,7 @@ class Stage:
         )
         server = CurveServer(certificate) if certificate is not None else None
         tuning = Tuning(server, 1 << 20, beat_ms, 6 * beat_ms, limits)
-        self.router = NfpRouter(parse(uri), self.ingress, self.flusher, tuning)
+        self.router = NfpRouter(parse(uri), self.ingress, self.turn, tuning)
         self.context = zmq.Context()
         self.secret = certificate is not None
 
@@ -100,7 +100,7 @@ async def stage(
     try:
         yield made
     finally:
-        made.flusher.close()
+        made.turn.close()
         await made.router.close()
         made.context.destroy(0)
 

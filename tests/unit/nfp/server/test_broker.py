@@ -9,7 +9,7 @@ from broker.errors import ConfigError
 from broker.nfp.frames import Packet
 from broker.nfp.management.mmi import counters
 from broker.nfp.names import EVENTS, MMI_BROKER, Command, Sender
-from broker.nfp.server import name_pins
+from broker.nfp.server import names
 from broker.nfp.store import thread as store_thread
 from tests.live.nfp import (
     LiveBroker,
@@ -88,17 +88,17 @@ def test_names_of_workers_are_written_down_and_those_of_clients_are_not(rundir):
             worker.say(ready())
             client.say(request(GET, "none"))
             own.say(request(GET, "none"))
-            live.eventually(lambda: (len(live.broker.name_pins), live.broker.name_pins.passing) == (2, 1))
+            live.eventually(lambda: (len(live.broker.name_owners), live.broker.name_owners.passing) == (2, 1))
             assert counters(live.broker)["pins_in_memory"] == 1
-        live.eventually(lambda: live.broker.name_pins.passing == 0)
-        assert live.call(lambda: live.broker.name_pins.key_of("w1")) == live.certificate("w1").public_key
+        live.eventually(lambda: live.broker.name_owners.passing == 0)
+        assert live.call(lambda: live.broker.name_owners.key_of("w1")) == live.certificate("w1").public_key
     with nfp_broker(rundir, files="") as live:
-        assert live.call(lambda: [live.broker.name_pins.key_of(name) for name in ("w1", "c1")])[0]
-        assert live.call(lambda: live.broker.name_pins.key_of("c1")) == ""
+        assert live.call(lambda: [live.broker.name_owners.key_of(name) for name in ("w1", "c1")])[0]
+        assert live.call(lambda: live.broker.name_owners.key_of("c1")) == ""
 
 
 def test_a_name_too_many_is_refused_and_nothing_of_it_is_acted_upon(rundir, monkeypatch):
-    monkeypatch.setattr(name_pins, "NAMES_PER_KEY_MAX", 2)
+    monkeypatch.setattr(names, "NAMES_PER_KEY_MAX", 2)
     with nfp_broker(rundir, files="") as live:
         key = live.certificate("shared")
         with live.dealer("w1", key=key) as one, live.dealer("w2", key=key) as two:

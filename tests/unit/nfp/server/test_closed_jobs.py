@@ -1,20 +1,21 @@
 """Closed jobs are read from the store when somebody speaks of them, and searches through them."""
 
 import asyncio
+import json
 import sqlite3
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from broker.nfp.contract import NotStored
-from broker.nfp.dispatch.search import JobFilter
+from broker.nfp.contract import Call, NotStored
 from broker.nfp.frames import Packet
+from broker.nfp.management import JobService
 from broker.nfp.names import JOBS, Command, Dialect, Sender
 from broker.nfp.opening import read_any
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import Dispatched, Finished, JobAdded
 from broker.nfp.server.broker import NfpBroker
-from broker.nfp.server.searches import Searches
 from broker.nfp.store import tables
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
@@ -164,11 +165,14 @@ def test_a_disk_that_hangs_is_not_asked(tmp_path, reads):
 
 def test_a_broker_is_stopped_while_it_searches(tmp_path):
     async def script(broker, client, _got):
-        search = broker.dispatcher.search(JobFilter(text="x"), lambda _: True, 1, 0.0, print)
-        broker.searches.finish(search, print)
+        broker.job_service.call(asked(SimpleNamespace(principal=HOLDER), text="x"))(print)
         await asyncio.sleep(0)
 
     with_broker(tmp_path, script)
+
+
+def asked(peer, **kwargs) -> Call:
+    return Call(JOBS, "count", (), kwargs, "u", peer, b"")
 
 
 class Search:
@@ -176,7 +180,9 @@ class Search:
 
     def __init__(self, steps: int, error: str = "") -> None:
         self.left = steps
+        self.total = steps
         self.error = error
+        self.states = self.services = {}
 
     def steps(self):
         while self.left > 1:
@@ -186,27 +192,35 @@ class Search:
             raise NotStored(self.error)
 
 
+def searching(*searches: Search) -> tuple[JobService, list[dict]]:
+    """A service that is asked for these searches, and what it has answered."""
+    found = iter(searches)
+    dispatcher = SimpleNamespace(search=lambda *_: next(found))
+    broker = SimpleNamespace(dispatcher=dispatcher, clock=SimpleNamespace(now=lambda: 0.0))
+    service, told = JobService(broker), []
+    for _ in searches:
+        later = service.call(asked(SimpleNamespace(principal=HOLDER)))
+        later(lambda answer: told.append(json.loads(answer.body)))
+    return service, told
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_search_in_a_store_that_cannot_be_read_says_so(steps):
     async def story():
-        searches, told = Searches(), []
-        searches.finish(Search(steps, "no disk"), told.append)
+        service, told = searching(Search(steps, "no disk"))
         await until(lambda: told)
-        assert str(told[0]) == "no disk"
-        await searches.stop()
-        await searches.stop()
+        assert told[0]["error"] == "no disk"
+        await service.stop()
+        await service.stop()
 
     run(story())
 
 
 def test_searches_take_turns_and_one_of_one_step_is_done_at_once():
     async def story():
-        searches, told = Searches(), []
-        long, longer, short = Search(3), Search(4), Search(1)
-        for search in (longer, long, short):
-            searches.finish(search, told.append)
-        assert told == [short]
+        _service, told = searching(Search(4), Search(3), Search(1))
+        assert [each["total"] for each in told] == [1]
         await until(lambda: len(told) == 3)
-        assert told == [short, long, longer]
+        assert [each["total"] for each in told] == [1, 3, 4]
 
     run(story())

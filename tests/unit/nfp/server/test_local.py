@@ -68,7 +68,7 @@ def test_packets_wait_for_their_commit(rundir):
             peer.send(third)
             await asyncio.sleep(0.01)
             assert got == [first]
-            broker.flusher.commit_done(3)
+            broker.turn.commit_done(3)
             await asyncio.sleep(0)
             assert got == [first, second, third]
 
@@ -94,8 +94,8 @@ def test_who_breaks_the_rules_here_is_cut_too(rundir):
             lost = []
             peer = broker.local_peer(HOLDER, "here", print)
             peer.on_lost = lost.append
-            broker.ingress.invalid(peer, "forged", "twice", 0.0)
-            broker.ingress.invalid(peer, "forged", "twice", 0.0)
+            broker.ingress.drop(peer, "forged", "twice", 0.0)
+            broker.ingress.drop(peer, "forged", "twice", 0.0)
             await until(lambda: lost)
             assert not peer.alive
 

@@ -11,8 +11,8 @@ from broker.errors import ConfigError
 from broker.nfp.frames import Packet, decode, encode
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import broker_of, read_any
-from broker.nfp.server import flusher
-from broker.nfp.server.outbox import QueueLimits
+from broker.nfp.server import turn
+from broker.nfp.server.connections import QueueLimits
 from broker.transport import curve, dialing
 from broker.transport.batching import ALONE_BYTES
 from broker.transport.zeromq.connection import PARTS_MAX, Connection
@@ -339,16 +339,16 @@ def test_messages_wait_for_their_commit_and_keep_their_order():
                 peer.send(event(3))
                 assert len((await received(sock))[-1]) == 1
                 assert sock.poll(100) == 0
-                on.flusher.commit_done(6)
+                on.turn.commit_done(6)
                 assert sock.poll(100) == 0
-                on.flusher.commit_done(7)
+                on.turn.commit_done(7)
                 assert [len((await received(sock))[-1]) for _ in range(2)] == [2, 3]
 
     asyncio.run(story())
 
 
 def test_what_waits_for_nothing_leaves_within_the_turn_and_overtakes_nobody(monkeypatch):
-    monkeypatch.setattr(flusher, "AT_ONCE", 2)
+    monkeypatch.setattr(turn, "AT_ONCE", 2)
 
     async def story():
         async with stage() as on:
@@ -368,7 +368,7 @@ def test_what_waits_for_nothing_leaves_within_the_turn_and_overtakes_nobody(monk
                 assert len((await received(sock))[-1]) == 1
                 assert waited == [0, 2]
                 assert sock.poll(100) == 0
-                on.flusher.commit_done(7)
+                on.turn.commit_done(7)
                 assert [len((await received(sock))[-1]) for _ in range(2)] == [2, 3]
                 on.ingress.on_message = lambda peer, frames: [
                     (peer.send(event(number)), waited.append(peer.waiting[0])) for number in range(1, 5)
@@ -394,10 +394,10 @@ def test_while_nothing_can_be_stored_other_jobs_overtake():
                 assert sock.poll(100) == 0
                 on.broken = "disk full"
                 peer.drop({"new"})
-                on.flusher.retry()
+                on.turn.retry()
                 assert len((await received(sock))[-1]) == 3
                 assert sock.poll(100) == 0
-                on.flusher.commit_done(9)
+                on.turn.commit_done(9)
                 assert [len((await received(sock))[-1]) for _ in range(2)] == [1, 2]
                 assert peer.waiting == (0, 0)
 
@@ -463,7 +463,7 @@ def test_who_waits_for_the_disk_is_not_cut_and_is_told_when_there_is_room():
                 assert peer.alive
                 assert not peer.roomy()
                 assert on.ingress.relieved == []
-                on.flusher.commit_done(1)
+                on.turn.commit_done(1)
                 await until(lambda: on.ingress.relieved == ["c1"])
                 assert peer.roomy()
                 for _ in range(3):
@@ -500,7 +500,7 @@ def test_keepalive_does_not_wait_for_the_disk():
                 peer.send(Packet(Sender.BROKER, Command.KEEPALIVE, service="svc"))
                 assert (await received(sock))[2] == b"0x02"
                 assert not sock.poll(50)
-                on.flusher.commit_done(1)
+                on.turn.commit_done(1)
                 said = [(await received(sock))[4] for _ in range(2)]
                 assert said == [b"u1", b"u2"]
 

@@ -116,7 +116,7 @@ def test_a_listed_worker_at_an_address_of_its_own_has_inventory_and_files(tmp_pa
             async with at_work(worker):
                 found = (await nfp.run("dummy", "site", args=["nf://note.txt"]))["w1"]
                 assert (found["errors"], found["result"]) == ([], ["oslo", "hello"])
-                assert broker.invalid_messages.total == broker.name_pins.violations == 0
+                assert broker.ingress.invalid.total() == broker.name_owners.violations == 0
 
     asyncio.run(main())
 

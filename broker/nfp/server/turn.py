@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, Final
 
 from broker.awake import AwakeClock
-from broker.nfp.server.outbox import QueuedPeer
+from broker.nfp.server.connections import QueuedPeer
 
 log = logging.getLogger("headgate")
 AT_ONCE: Final = 8
@@ -17,8 +17,8 @@ AT_ONCE: Final = 8
 peer leave together. So whoever calls one at a time is answered early, and many calls cost less."""
 
 
-class Flusher:
-    """Collects who has something to send until the turn ends.
+class Turn:
+    """Collects who has something to send until the turn ends: then one commit, and one flush of each of them.
 
     Args:
         loop: whose turns. commit: see ``StoreThread.commit``. tick: the dispatcher's due

@@ -3,21 +3,21 @@
 import asyncio
 from math import inf
 
-from broker.nfp.server.flusher import Flusher
+from broker.nfp.server.turn import Turn
 
 
 class Sender:
-    def __init__(self, log, name, flusher=None):
-        self.log, self.name, self.flusher = log, name, flusher
+    def __init__(self, log, name, turn=None):
+        self.log, self.name, self.turn = log, name, turn
 
     def flush(self):
         self.log.append(self.name)
-        if self.flusher is not None and self.flusher.committed < 5:
-            self.flusher.hold(self)
+        if self.turn is not None and self.turn.committed < 5:
+            self.turn.hold(self)
 
 
 def made(log, tick=lambda now: inf):
-    return Flusher(
+    return Turn(
         asyncio.get_running_loop(),
         commit=lambda *, waited: log.append("commit at once" if waited else "commit"),
         tick=tick,
@@ -28,19 +28,19 @@ def made(log, tick=lambda now: inf):
 def test_one_commit_and_one_flush_for_a_turn():
     async def story():
         log = []
-        flusher = made(log)
+        turn = made(log)
         one, other = Sender(log, "one"), Sender(log, "other")
         for sender in (one, other, one):
-            flusher.touch(sender)
+            turn.touch(sender)
         assert log == []
         await asyncio.sleep(0)
         assert log == ["commit", "one", "other"]
         await asyncio.sleep(0)
-        flusher.soon()
-        flusher.finish()
+        turn.soon()
+        turn.finish()
         await asyncio.sleep(0)
         assert log[3:] == ["commit"]
-        flusher.close()
+        turn.close()
 
     asyncio.run(story())
 
@@ -50,15 +50,15 @@ def test_what_a_timer_says_leaves_in_the_same_turn():
         log = []
 
         def tick(now):
-            flusher.touch(Sender(log, "late"))
+            turn.touch(Sender(log, "late"))
             return inf
 
-        flusher = made(log, tick)
-        flusher.finish()
+        turn = made(log, tick)
+        turn.finish()
         assert log == ["commit", "late"]
         await asyncio.sleep(0)
         assert len(log) == 2
-        flusher.close()
+        turn.close()
 
     asyncio.run(story())
 
@@ -66,19 +66,19 @@ def test_what_a_timer_says_leaves_in_the_same_turn():
 def test_who_waits_for_a_commit_is_flushed_after_it():
     async def story():
         log = []
-        flusher = made(log)
-        gated = Sender(log, "gated", flusher)
-        flusher.touch(gated)
-        flusher.finish()
-        flusher.finish()
+        turn = made(log)
+        gated = Sender(log, "gated", turn)
+        turn.touch(gated)
+        turn.finish()
+        turn.finish()
         assert log.count("gated") == 1
-        flusher.commit_done(4)
+        turn.commit_done(4)
         assert log.count("gated") == 2
-        flusher.commit_done(5)
+        turn.commit_done(5)
         assert log.count("gated") == 3
-        flusher.commit_done(6)
+        turn.commit_done(6)
         assert log.count("gated") == 3
-        flusher.close()
+        turn.close()
 
     asyncio.run(story())
 
@@ -86,15 +86,15 @@ def test_who_waits_for_a_commit_is_flushed_after_it():
 def test_a_commit_that_nobody_waits_for_may_come_later():
     async def story():
         log = []
-        flusher = made(log)
+        turn = made(log)
         sender = Sender(log, "one")
-        flusher.touch(sender, 1)
-        flusher.finish()
-        flusher.commit_done(1)
-        flusher.touch(sender, 1)
-        flusher.finish()
+        turn.touch(sender, 1)
+        turn.finish()
+        turn.commit_done(1)
+        turn.touch(sender, 1)
+        turn.finish()
         assert [each for each in log if each.startswith("commit")] == ["commit at once", "commit", "commit"]
-        flusher.close()
+        turn.close()
 
     asyncio.run(story())
 
@@ -102,16 +102,16 @@ def test_a_commit_that_nobody_waits_for_may_come_later():
 def test_forgotten_senders_are_left_alone():
     async def story():
         log = []
-        flusher = made(log)
-        gated = Sender(log, "gated", flusher)
-        flusher.touch(gated)
-        flusher.forget(gated)
-        flusher.finish()
-        flusher.hold(gated)
-        flusher.forget(gated)
-        flusher.commit_done(1)
+        turn = made(log)
+        gated = Sender(log, "gated", turn)
+        turn.touch(gated)
+        turn.forget(gated)
+        turn.finish()
+        turn.hold(gated)
+        turn.forget(gated)
+        turn.commit_done(1)
         assert "gated" not in log
-        flusher.close()
+        turn.close()
 
     asyncio.run(story())
 
@@ -125,14 +125,14 @@ def test_timers_run_when_they_are_due_and_never_late():
             ticks.append(now - begin)
             return begin + 0.05 if now < begin + 0.05 else inf
 
-        flusher = made(log, tick)
+        turn = made(log, tick)
         for _ in range(5):
-            flusher.finish()
+            turn.finish()
         async with asyncio.timeout(5):
             while ticks[-1] < 0.05:
                 await asyncio.sleep(0.005)
         assert len(ticks) == 6
-        flusher.close()
+        turn.close()
 
     asyncio.run(story())
 
@@ -145,10 +145,10 @@ def test_a_timer_that_fails_is_tried_again(caplog):
             calls.append(now)
             raise ValueError("broken")
 
-        flusher = made(log, tick)
-        flusher.finish()
+        turn = made(log, tick)
+        turn.finish()
         assert log == ["commit"]
-        flusher.close()
+        turn.close()
         assert "a timer of the dispatcher failed" in caplog.text
 
     asyncio.run(story())
@@ -157,22 +157,22 @@ def test_a_timer_that_fails_is_tried_again(caplog):
 def test_a_sender_that_fails_costs_no_other_one_its_turn(caplog):
     async def story():
         log = []
-        flusher = made(log)
+        turn = made(log)
 
         class Broken(Sender):
             def flush(self):
                 raise ValueError("broken")
 
         for sender in (Broken(log, "first"), Sender(log, "second")):
-            flusher.touch(sender)
-        flusher.finish()
+            turn.touch(sender)
+        turn.finish()
         assert log == ["commit", "second"]
         for sender in (Broken(log, "first"), Sender(log, "third")):
-            flusher.hold(sender)
-        flusher.commit_done(1)
+            turn.hold(sender)
+        turn.commit_done(1)
         assert log[-1:] == ["third"]
         assert caplog.text.count("could not be flushed") == 2
-        flusher.close()
+        turn.close()
 
     asyncio.run(story())
 
@@ -184,17 +184,17 @@ def test_a_commit_that_cannot_begin_does_not_end_the_turns(caplog):
         def commit(**_):
             raise ValueError("broken")
 
-        flusher = Flusher(
+        turn = Turn(
             asyncio.get_running_loop(),
             commit=commit,
             tick=lambda now: inf,
             overtaking=lambda: False,
         )
-        flusher.touch(Sender(log, "one"))
-        flusher.finish()
-        flusher.touch(Sender(log, "two"))
+        turn.touch(Sender(log, "one"))
+        turn.finish()
+        turn.touch(Sender(log, "two"))
         await asyncio.sleep(0)
         assert log == ["one", "two"]
-        flusher.close()
+        turn.close()
 
     asyncio.run(story())

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from broker.nfp.frames import decode
 from broker.nfp.names import Command, Dialect
 from broker.nfp.records import WorkerSeen
-from broker.nfp.server import disconnects as module
-from broker.nfp.server.disconnects import Disconnects
+from broker.nfp.server import connections as module
+from broker.nfp.server.connections import ReconnectNudge
 from tests.unit.nfp.server.stage import until
 
 WORKERS = [WorkerSeen("w1", "svc", Dialect.NORFAB, ""), WorkerSeen("w2", "svc", Dialect.SEED, "")]
@@ -27,37 +27,37 @@ class Connection:
 
 @asynccontextmanager
 async def waiting(patience_s=5.0, workers=WORKERS):
-    disconnects = Disconnects(asyncio.get_running_loop(), patience_s)
-    disconnects.begin(workers)
-    yield disconnects
-    disconnects.close()
+    nudge = ReconnectNudge(asyncio.get_running_loop(), patience_s)
+    nudge.begin(workers)
+    yield nudge
+    nudge.close()
 
 
 async def test_each_is_told_in_its_dialect_until_it_speaks(monkeypatch):
     monkeypatch.setattr(module, "DELIVERED_S", 0.02)
     one, two, stranger = Connection(), Connection(), Connection()
-    async with waiting() as disconnects:
+    async with waiting() as nudge:
         for name, each in (("w1", one), ("w2", two), ("stranger", stranger)):
-            disconnects.arrived(name, each.send)
+            nudge.arrived(name, each.send)
         await until(lambda: one.sent and two.sent)
         assert {(each.command, each.dialect, each.body) for each in (one.sent[0], two.sent[0])} == {
             (Command.DISCONNECT, Dialect.NORFAB, None),
             (Command.DISCONNECT, Dialect.SEED, None),
         }
-        disconnects.spoke("w1")
-        disconnects.spoke("stranger")
+        nudge.spoke("w1")
+        nudge.spoke("stranger")
         before = len(one.sent)
         await until(lambda: len(two.sent) >= 4)
         assert (len(one.sent), stranger.sent) == (before, [])
-        assert disconnects.missing == ["w2"]
-        assert disconnects.sent == before + len(two.sent)
+        assert nudge.missing == ["w2"]
+        assert nudge.sent == before + len(two.sent)
 
 
 async def test_who_speaks_at_once_is_told_nothing():
     one = Connection()
-    async with waiting() as disconnects:
-        disconnects.arrived("w1", one.send)
-        disconnects.spoke("w1")
+    async with waiting() as nudge:
+        nudge.arrived("w1", one.send)
+        nudge.spoke("w1")
         await asyncio.sleep(2 * module.FIRST_S)
         assert one.sent == []
 
@@ -65,25 +65,25 @@ async def test_who_speaks_at_once_is_told_nothing():
 async def test_who_has_gone_is_told_when_it_is_back(monkeypatch):
     monkeypatch.setattr(module, "DELIVERED_S", 0.02)
     one, two = Connection(), Connection()
-    async with waiting() as disconnects:
-        disconnects.arrived("w1", one.send)
+    async with waiting() as nudge:
+        nudge.arrived("w1", one.send)
         await until(lambda: one.sent)
         one.there = False
         await asyncio.sleep(0.05)
-        assert disconnects.missing == ["w1", "w2"]
-        disconnects.arrived("w1", two.send)
+        assert nudge.missing == ["w1", "w2"]
+        nudge.arrived("w1", two.send)
         await until(lambda: two.sent)
 
 
 async def test_it_ends_after_a_hold_time():
     one = Connection()
-    async with waiting(0.05) as disconnects:
-        await until(lambda: disconnects.missing == [])
-        disconnects.arrived("w1", one.send)
+    async with waiting(0.05) as nudge:
+        await until(lambda: nudge.missing == [])
+        nudge.arrived("w1", one.send)
         await asyncio.sleep(2 * module.FIRST_S)
         assert one.sent == []
 
 
 async def test_names_that_are_no_identities_are_left_out():
-    async with waiting(workers=[WorkerSeen("\x07bell", "svc", Dialect.NORFAB, "")]) as disconnects:
-        assert disconnects.missing == []
+    async with waiting(workers=[WorkerSeen("\x07bell", "svc", Dialect.NORFAB, "")]) as nudge:
+        assert nudge.missing == []

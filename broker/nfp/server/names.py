@@ -34,7 +34,7 @@ _PROBES: Final = 256
 """Names looked at for one that may go; those that may not count as used now, so that the next look begins behind."""
 
 
-class NamePins:
+class NameOwners:
     """Who owns which name.
 
     Args:
@@ -82,9 +82,9 @@ class NamePins:
         """Names that are not written down."""
         return len(self._passing)
 
-    def restore(self, name_pins: Iterable[Pinned]) -> None:
+    def restore(self, pins: Iterable[Pinned]) -> None:
         """What an earlier run wrote down, the one used last at the end."""
-        for pin in name_pins:
+        for pin in pins:
             if pin.key == UNPINNED:
                 self._unpinned[pin.name] = None
             elif pin.key:
@@ -132,7 +132,7 @@ class NamePins:
         if key is not None and not self._stays(name, key):
             self._drop(name)
 
-    def unpin(self, name: str) -> bool:
+    def release_name(self, name: str) -> bool:
         """Let the next key have ``name``; False when nobody owned it."""
         if name not in self._keys and name not in self._passing:
             return False
@@ -149,7 +149,7 @@ class NamePins:
         """Keep ``name`` for somebody in this process."""
         self._reserved.add(name)
 
-    def release(self, name: str) -> None:
+    def unreserve(self, name: str) -> None:
         """The opposite of ``reserve``."""
         self._reserved.discard(name)
 

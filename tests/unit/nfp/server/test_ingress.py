@@ -11,11 +11,9 @@ from broker.nfp.frames import Packet, encode
 from broker.nfp.management import EventBus
 from broker.nfp.names import MMI_BROKER, MMI_WORKER, SEED_CODES, SID, Command, Dialect, Sender
 from broker.nfp.principal import Standing
-from broker.nfp.server.commands import Commands
-from broker.nfp.server.disconnects import Disconnects
-from broker.nfp.server.ingress import Ingress
-from broker.nfp.server.invalid_messages import InvalidMessages
-from broker.nfp.server.name_pins import NamePins
+from broker.nfp.server.connections import ReconnectNudge
+from broker.nfp.server.ingress import FORGIVE_S, Ingress
+from broker.nfp.server.names import NameOwners
 from broker.nfp.server.router import EVERYBODY
 from tests.live.nfp import keepalive, ready, request
 from tests.tables import for_each
@@ -48,12 +46,9 @@ class Setting:
     def __init__(self, access=None, service=None, senders=EVERYBODY, greeted=True):
         self.dispatch = RecordingDispatch()
         self.service = service or Service()
-        self.invalid_messages = InvalidMessages(2)
         access = access or Access()
-        opened = opening.BrokerOpen("headgate", keepalive_ms=1000, multiplier=3, epoch="e1")
-        self.commands = Commands(self.dispatch, access, [self.service], opened=opened)
         loop = SimpleNamespace(time=lambda: 1.0)
-        self.pins = NamePins(
+        self.owners = NameOwners(
             RecordingJournal(),
             lambda name: False,
             access.keys_of,
@@ -62,15 +57,16 @@ class Setting:
             loop.time,
         )
         self.ingress = Ingress(
-            self.commands,
-            access=access,
-            name_pins=self.pins,
-            dispatcher=self.dispatch,
+            self.dispatch,
+            access,
+            [self.service],
+            opened=opening.BrokerOpen("headgate", keepalive_ms=1000, multiplier=3, epoch="e1"),
+            name_owners=self.owners,
             event_bus=EventBus("e1"),
-            invalid_messages=self.invalid_messages,
-            disconnects=Disconnects(loop, 1.0),
-            flusher=None,
+            nudge=ReconnectNudge(loop, 1.0),
+            turn=None,
             in_use=lambda name: False,
+            invalid_max=2,
         )
         self.peer = RecordingPeer()
         self.peer.senders = senders
@@ -89,7 +85,7 @@ def test_requests_go_to_the_dispatcher(dialect):
         assert on.say(request(command, "u", dialect=dialect)) == []
     assert on.dispatch.names == ["client_seen", *["client"] * 3]
     assert on.peer.dialect is dialect
-    assert on.pins.key_of("c1") == "K"
+    assert on.owners.key_of("c1") == "K"
 
 
 def test_deployed_commands_go_there_too():
@@ -186,7 +182,7 @@ def test_rules_hold_for_the_brokers_own_services():
     assert (
         on.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"show_broker"}'))[0].status == 400
     )
-    assert on.commands.denied == 2
+    assert on.ingress.denied == 2
     assert not on.service.calls
     allowed = Setting(Access(rules=[Rule(tasks=("shutdown",))]))
     assert (
@@ -217,7 +213,7 @@ def test_workers_are_managed_by_whom_the_rules_let(command, dialect, standing, t
     both = [(Command.RESPONSE, 400), (Command.MMI, 400)]
     said = [] if passed else both if dialect is Dialect.NORFAB else both[:1]
     assert [(answer.command, answer.status) for answer in answers] == said
-    assert on.commands.denied == (not passed)
+    assert on.ingress.denied == (not passed)
 
 
 def test_a_rule_lets_users_end_workers():
@@ -273,7 +269,7 @@ def test_a_failure_is_answered_and_costs_nobody_else():
     answers = on.say(request(Command.POST, "u"))
     assert answers[0].status == 500
     assert on.say(ready()) == []
-    assert on.invalid_messages.failures == 2
+    assert on.ingress.failures == 2
     assert on.peer.cuts == []
 
 
@@ -302,7 +298,7 @@ def test_a_peer_that_cannot_be_told_of_a_failure_costs_nobody_else_either(caplog
 def test_invalid_messages_are_dropped_and_counted(frames, kind):
     on = Setting(greeted=False)
     on.ingress.handle(on.peer, frames, 1.0)
-    assert on.invalid_messages.by_kind == {kind: 1}
+    assert on.ingress.invalid == {kind: 1}
     assert (on.peer.sent, on.dispatch.calls, on.peer.greeted) == ([], [], False)
     for _ in range(2):
         on.ingress.handle(on.peer, frames, 1.0)
@@ -314,9 +310,33 @@ def test_each_of_two_sockets_has_its_own_commands():
     for_clients.say(ready())
     for_workers.say(request(Command.POST, "u"))
     for on in (for_clients, for_workers):
-        assert on.invalid_messages.by_kind == {"role": 1}
+        assert on.ingress.invalid == {"role": 1}
         assert on.dispatch.calls == []
     for_clients.say(request(Command.POST, "u"))
     for_workers.say(ready())
     assert for_clients.dispatch.names == ["client"]
     assert for_workers.dispatch.names == ["worker"]
+
+
+def test_a_flood_of_invalid_messages_is_cut():
+    on = Setting()
+    for number in range(1, 4):
+        on.ingress.drop(on.peer, "header", "saw nonsense", 1.0)
+        assert (on.ingress.invalid.total(), on.ingress.cut) == (number, int(number == 3))
+    assert on.peer.cuts == ["more than 2 invalid messages, the last one: saw nonsense"]
+
+
+def test_a_rare_flaw_is_forgiven():
+    on = Setting()
+    for turn in range(1, 1000):
+        on.ingress.drop(on.peer, "uuid", "saw nonsense", FORGIVE_S * turn)
+    assert on.peer.cuts == []
+
+
+def test_connections_do_not_share_their_account():
+    on, other = Setting(), RecordingPeer()
+    for peer in (on.peer, on.peer, other, other):
+        on.ingress.drop(peer, "short", "saw nonsense", 0.0)
+    assert on.ingress.cut == 0
+    on.ingress.drop(on.peer, "short", "saw nonsense", 0.0)
+    assert (bool(on.peer.cuts), other.cuts) == (True, [])
