@@ -11,7 +11,7 @@ from broker.cli.exits import OK
 from broker.cli.nfp.session import NfpSession, short, with_session
 from broker.cli.screen import Screen, local_clock
 from broker.nfp.client import Event, NfpClient
-from broker.nfp.client.subscription import GAP
+from broker.nfp.client.events import GAP
 
 EXAMPLES = (
     "headgate nfp events                              every job one may see, until Ctrl-C",

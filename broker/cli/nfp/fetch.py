@@ -13,7 +13,7 @@ from broker.cli.exits import OK, UsageError
 from broker.cli.nfp.session import NfpSession, with_session
 from broker.cli.screen import progress_bar
 from broker.nfp.client import FetchFailed, NfpClient
-from broker.nfp.client.fetching import path_of
+from broker.nfp.client.fetch import path_of
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 
 EXAMPLES = (

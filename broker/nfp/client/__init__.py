@@ -24,14 +24,11 @@ A client with a name keeps the jobs that it submits in ``store_path`` and finds 
 ::
 
     client         NfpClient: connect, submit, ask
-    session        the session with the broker: who gets what it sends; questions and their answers
+    job            one job: its result, events, stream; cancel, answer; one question and its answer
+    session        all that is asked: send, send again, poll, deadlines, another broker
     liveness       a broker that says nothing when it should: asked for a sign of life, then given up
-    job            one job: its result, events, stream; cancel, answer
-    tracker        all unfinished jobs: send, send again, poll, deadlines, another broker
-    events         events of jobs and subscriptions, bounded, for any number of readers
-    subscription   events of the broker by sequence, gaps told
-    fetching       files by ``nf://``: who has it, what is here already
-    transfer       one file on its way: credits, order, digest
+    events         events of jobs, bounded, for any number of readers; subscriptions to those of all jobs
+    fetch          files by ``nf://``: who has it, what is here already, one on its way
     store          the jobs of a named client on disk: they survive its restart
     limits         how long it waits, how much it holds
     errors         what it raises
@@ -54,11 +51,10 @@ from broker.nfp.client.errors import (
     RequestFailed,
     TaskFailed,
 )
-from broker.nfp.client.events import Event
-from broker.nfp.client.fetching import Fetched
+from broker.nfp.client.events import Event, Subscription
+from broker.nfp.client.fetch import Fetched
 from broker.nfp.client.job import Job
 from broker.nfp.client.limits import Limits
-from broker.nfp.client.subscription import Subscription
 
 if TYPE_CHECKING:
     from broker.nfp.client.blocking import BlockingClient

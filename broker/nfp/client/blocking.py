@@ -25,9 +25,8 @@ from typing import Any, Self
 
 from broker.loopthread import Items, LoopThread, Mirror, OpenItems, waits
 from broker.nfp.client.client import NfpClient
-from broker.nfp.client.events import Event
+from broker.nfp.client.events import Event, Subscription
 from broker.nfp.client.job import Job
-from broker.nfp.client.subscription import Subscription
 
 
 class BlockingJob(Mirror[Job]):

@@ -14,16 +14,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from broker.errors import ConfigError, LinkClosed
+from broker.errors import ConfigError
 from broker.nfp import bodies
-from broker.nfp.client.fetching import Fetched, Fetching, Place
+from broker.nfp.client import fetch
+from broker.nfp.client.events import Subscription
+from broker.nfp.client.fetch import CHUNK_BYTES, Details, Fetched, Place, Progress
 from broker.nfp.client.job import Job, Submission
 from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
 from broker.nfp.client.session import ClientSession
 from broker.nfp.client.store import ClientStore
-from broker.nfp.client.subscription import Subscription
-from broker.nfp.client.tracker import JobTracker
-from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
 from broker.nfp.contract import EventFilter
 from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Sender
 from broker.nfp.peer.brokers import chosen
@@ -108,10 +107,7 @@ class NfpClient:
         self.store_path = self._store_file() if name and store else None
         self._store: ClientStore | None = None
         self._session = ClientSession(self._channel, self.limits)
-        self._fetching = Fetching(
-            self, self.state_dir / FETCHED if self.state_dir is not None else Path.cwd()
-        )
-        self._tracker: JobTracker | None = None
+        self._folder = self.state_dir / FETCHED if self.state_dir is not None else Path.cwd()
 
     def _store_file(self) -> Path:
         try:
@@ -128,8 +124,7 @@ class NfpClient:
             )
             await self._store.open()
             log.info("%s: jobs are kept in %s", self.name, self.store_path)
-        self._tracker = JobTracker(self._channel, self.limits, self._store)
-        self._session.start(self._tracker)
+        self._session.start(self._store)
         return self
 
     async def __aexit__(
@@ -139,22 +134,9 @@ class NfpClient:
 
     async def close(self) -> None:
         """Leave: what waits raises LinkClosed, and jobs go on at the broker. Harmless twice."""
-        if self._tracker is not None:
-            self._tracker.close()
-        await self._session.close(LinkClosed("the client was closed"))
+        await self._session.close()
         if self._store is not None:
             await self._store.close()
-
-    @property
-    def tracker(self) -> JobTracker:
-        """The unfinished jobs.
-
-        Raises:
-            LinkClosed: the client was not entered.
-        """
-        if self._tracker is None:
-            raise LinkClosed("the client is not open: use `async with NfpClient(...)`")
-        return self._tracker
 
     @property
     def is_connected(self) -> bool:
@@ -216,17 +198,20 @@ class NfpClient:
         uuid = uuid or uuid4().hex
         check_name(service, "service")
         check_name(uuid, "uuid")
-        known = self.tracker.jobs.get(uuid) or self._session.jobs.get(uuid)
+        session = self._session
+        session.check_open()
+        known = session.jobs.get(uuid) or session.questions.get(uuid)
         if known is not None:
             return known
-        body = bodies.request(task, args, kwargs or {}, timeout_s)
         deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
+        asked = service in ASKED_BY_MMI
+        body = bodies.request(task, args, kwargs or {}, None if asked else timeout_s)
         submission = Submission(uuid, service, task, chosen, body, timeout_s, deadline)
-        if service in ASKED_BY_MMI:
-            return self._session.add(submission, args, kwargs or {})
+        if asked:
+            return session.question(submission, once=True)
         if keep and self._store is not None:
             await self._store.add(submission)
-        return self.tracker.add(submission)
+        return session.submit(submission)
 
     async def run(
         self,
@@ -251,7 +236,7 @@ class NfpClient:
         try:
             return await job.result(check=check)
         except asyncio.CancelledError:
-            self.tracker.abandon(job)
+            job.give_up()
             raise
 
     async def attach(self, uuid: str, *, service: str = "", timeout_s: float = JOB_TIMEOUT_S) -> Job:
@@ -262,11 +247,12 @@ class NfpClient:
         Raises:
             RequestFailed: the broker does not know it, or keeps no jobs (then name the ``service``).
         """
-        if (known := self.tracker.jobs.get(uuid)) is not None:
+        self._session.check_open()
+        if (known := self._session.jobs.get(uuid)) is not None:
             return known
         stored = await self._store.find(uuid) if self._store is not None else None
         if stored is not None:
-            return self.tracker.take_up(stored)
+            return self._session.take_up(stored)
         check_name(uuid, "uuid")
         task, target = "", ALL
         if not service:
@@ -275,18 +261,19 @@ class NfpClient:
             names = [str(name) for name in shown.get("workers") or () if name]
             target = target_of(names) if names else target_of(str(shown.get("target") or "all"))
         deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
-        return self.tracker.add(Submission(uuid, service, task, target, b"", timeout_s, deadline))
+        return self._session.submit(Submission(uuid, service, task, target, b"", timeout_s, deadline))
 
     async def unfinished(self) -> list[Job]:
         """Return the jobs of an earlier life of this client whose deadline has not passed, and those of this one.
 
         They go on: the client asks for results that came meanwhile, and sends jobs that were not sent.
         """
+        self._session.check_open()
         if self._store is not None:
             for stored in await self._store.unfinished():
-                if stored.submission.uuid not in self.tracker.jobs:
-                    self.tracker.take_up(stored)
-        return list(self.tracker.jobs.values())
+                if stored.submission.uuid not in self._session.jobs:
+                    self._session.take_up(stored)
+        return list(self._session.jobs.values())
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -369,13 +356,12 @@ class NfpClient:
         Raises:
             FetchFailed: nobody has it, or it did not come whole; what came is kept and continued next time.
         """
-        return await self._fetching.fetch(
-            url, to, progress=progress, timeout_s=timeout_s, chunk_bytes=chunk_bytes
-        )
+        how: dict[str, Any] = {"progress": progress, "timeout_s": timeout_s, "chunk_bytes": chunk_bytes}
+        return await fetch.fetch(self, url, to, self._folder, **how)
 
     async def list_files(self, url: str = "nf://", *, timeout_s: float = 60.0) -> list[str]:
         """Return the names in a folder of the shared files, of all workers together."""
-        return await self._fetching.names(url, timeout_s)
+        return await fetch.list_names(self, url, timeout_s)
 
     async def file_details(self, url: str, *, timeout_s: float = 60.0) -> Details:
         """Return size and digests of a shared file, as most workers have it.
@@ -383,4 +369,4 @@ class NfpClient:
         Raises:
             FetchFailed: ENOENT, nobody has it.
         """
-        return (await self._fetching.find(url, timeout_s))[0]
+        return (await fetch.find(self, url, timeout_s))[0]

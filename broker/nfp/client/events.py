@@ -1,20 +1,44 @@
 """What happens to jobs, kept for readers: bounded, so that nobody who does not read makes the client grow.
 
-Concurrency: one event loop. A RecentEvents has any number of readers, each at its own place; a ByteStream has one.
+A job keeps its own events (``RecentEvents``), for any number of readers, and its stream (``ByteStream``), for one.
+
+Events of all jobs that one may see come by sequence to whoever subscribes (NFP, "NFP/Broker-PUB"; ours, deployed NorFab
+has no subscriptions). Any number of subscriptions of a client share one at the broker, whose wish is their union: so
+events come in one order, and each subscription here filters them. When a connection is lost the broker's one begins
+anew behind the last number seen; what it cannot bring back is told as an Event of kind ``gap``, with the number of
+missing events where it is known.
+
+Concurrency: one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from math import inf
+from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from broker.bounded_queue import BoundedQueue
 from broker.errors import Overrun
 from broker.inbox import Inbox
+from broker.nfp.client.errors import RequestFailed
+from broker.nfp.client.limits import Limits
+from broker.nfp.contract import EventFilter
+from broker.nfp.frames import Packet
+from broker.nfp.names import EVENTS
+from broker.nfp.opening import read_object
 
 CHARGE_BYTES: Final = 256
 """Counted for each event on top of its own bytes: what it weighs in memory at least."""
+GAP: Final = "gap"
+"""Kind of the Event that stands for those that are missing."""
+PAGE: Final = 1000
+"""Events of a replay asked for at a time."""
+Ask = Callable[..., Any]
+"""``ClientSession.ask``."""
 
 
 class Event(NamedTuple):
@@ -190,3 +214,220 @@ class ByteStream:
 
     async def __anext__(self) -> bytes:
         return await self._inbox.get()
+
+
+# -- subscriptions --------------------------------------------------------------------------------
+
+
+class Subscription(EventReader):
+    """Gives events for the time of a block: ``async with nfp.subscribe() as events: async for event in events``.
+
+    Attributes:
+        lost: events dropped here because nobody read them in time; ``gap`` events tell those missing at the broker.
+    """
+
+    __slots__ = ("_all", "next", "since", "wanted")
+
+    def __init__(self, subscriptions: Subscriptions, wanted: EventFilter, since: int | None) -> None:
+        limits = subscriptions.limits
+        super().__init__(RecentEvents(limits.subscription_msgs, limits.stream_bytes), 0, once=True)
+        self.wanted = wanted
+        self.since = since
+        self.next: float = inf
+        """Live events in front of this number are known, or of no interest."""
+        self._all = subscriptions
+
+    async def __aenter__(self) -> Self:
+        await self._all.begin(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._all.end(self)
+
+    def take(self, event: Event, size: int = 0) -> None:
+        """Take an event that came live."""
+        number = self.next if event.sequence is None else event.sequence
+        if self.next <= number < inf and (
+            event.kind == GAP or self.wanted.wants(event.uuid, event.service, event.kind)
+        ):
+            self._buffer.put(event, size)
+
+    def replay(self, events: list[Event], now: int) -> None:
+        """Take what had come until the event number ``now``, which is known from here on."""
+        for event in events:
+            self._buffer.put(event)
+        self.next = now + 1
+
+    def finish(self, error: Exception | None = None) -> None:
+        """End it: nothing more comes."""
+        self._buffer.finish(error)
+
+
+class Subscriptions:
+    """All subscriptions of a client, over one at the broker."""
+
+    def __init__(self, ask: Ask, limits: Limits) -> None:
+        self.limits = limits
+        self._send = ask
+        self._all: list[Subscription] = []
+        self._ident = ""
+        self._epoch = ""
+        self._last = 0
+        self._lock = asyncio.Lock()
+        self._held: list[tuple[Event, int]] | None = None
+        """Events that come while the subscription changes: behind an answer that is not read yet, or a replay."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    async def begin(self, subscription: Subscription) -> None:
+        """Add one, and return once it is in force and what it asked for has been read."""
+        async with self._changing():
+            self._all.append(subscription)
+            try:
+                now = await self._subscribe()
+                since = now if subscription.since is None else subscription.since
+                subscription.replay(await self._read(subscription.wanted, since, now), now)
+            except BaseException:
+                self._all.remove(subscription)
+                raise
+
+    async def end(self, subscription: Subscription) -> None:
+        """Take one away; the broker forgets ours with the last one."""
+        subscription.finish()
+        if subscription in self._all:
+            self._all.remove(subscription)
+            async with self._changing():
+                if not self._all:
+                    self._epoch, self._last = "", 0
+                    await self._unsubscribe()
+
+    async def resubscribe(self) -> None:
+        """Subscribe anew in a new session, behind what was seen.
+
+        A broker that has no subscriptions, or none for us, ends them all.
+        """
+        self._ident = ""
+        async with self._changing():
+            try:
+                if self._all:
+                    await self._subscribe()
+            except RequestFailed as error:
+                self.close(error)
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncGenerator[None, None]:
+        """One change at a time; what comes behind the broker's answer is given at its end."""
+        async with self._lock:
+            try:
+                yield
+            finally:
+                held, self._held = self._held or [], None
+                for event, size in held:
+                    self._give(event, size)
+
+    async def _ask(self, task: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        answer = await self._send(EVENTS, task, kwargs=kwargs, timeout_s=self.limits.answer_s)
+        if not isinstance(answer, dict):
+            raise RequestFailed(f"{EVENTS}: {str(answer)[:200]}", 400)
+        return answer
+
+    async def _unsubscribe(self) -> None:
+        if self._ident:
+            ident, self._ident = self._ident, ""
+            await self._ask("unsubscribe", {"subscription": ident})
+
+    async def _subscribe(self) -> int:
+        """Have at the broker what all want, and return the number of its latest event."""
+        # its answer comes behind the last event of the former one, so that number is known exactly
+        await self._unsubscribe()
+        self._held = []
+        kwargs = self._union()
+        if self._epoch:
+            kwargs |= {"since": self._last, "epoch": self._epoch}
+        answer = await self._ask("subscribe", kwargs)
+        self._ident = str(answer.get("subscription") or "")
+        epoch = str(answer.get("epoch") or "")
+        if epoch != self._epoch:
+            for subscription in self._all if self._epoch else ():
+                subscription.next = 0  # another broker, or the same started anew: numbers begin again
+            self._epoch, self._last = epoch, int(answer.get("since") or 0)
+        for gap in gap_of(answer):
+            self._give(gap)
+        return int(answer.get("sequence") or 0)
+
+    def _union(self) -> dict[str, Any]:
+        wanted = [one.wanted for one in self._all]
+        uuids, services = {each.uuid for each in wanted}, {each.service for each in wanted}
+        every_kind = not all(each.kinds for each in wanted)
+        return EventFilter(
+            uuids.pop() if len(uuids) == 1 else "",
+            services.pop() if len(services) == 1 else "",
+            frozenset() if every_kind else frozenset().union(*(each.kinds for each in wanted)),
+        ).asked()
+
+    async def _read(self, wanted: EventFilter, since: int, until: int) -> list[Event]:
+        wish = wanted.asked()
+        found: list[Event] = []
+        at = since
+        while at < until:
+            answer = await self._ask("read", {**wish, "since": at, "limit": PAGE})
+            found += gap_of(answer)
+            events = [event_of(event) for event in answer.get("events") or ()]
+            found += [event for event in events if event.sequence is not None and event.sequence <= until]
+            if int(answer.get("next") or 0) <= at:
+                break
+            at = int(answer["next"])
+        return found
+
+    def received(self, packet: Packet) -> bool:
+        """Take an EVENT with a sequence, or a gap that the broker tells; return False for other packets."""
+        if packet.sequence is None and packet.service != EVENTS:
+            return False
+        said = read_object(packet.data)
+        if said:
+            event = event_of(said)
+            if self._held is not None:
+                self._held.append((event, len(packet.data)))
+            else:
+                self._give(event, len(packet.data))
+        return True
+
+    def _give(self, event: Event, size: int = 0) -> None:
+        self._last = max(self._last, event.sequence or 0)
+        for subscription in self._all:
+            subscription.take(event, size)
+
+    def close(self, error: Exception) -> None:
+        """End all: the client is closed."""
+        for subscription in self._all:
+            subscription.finish(error)
+
+
+def gap_of(answer: Mapping[str, Any]) -> list[Event]:
+    """Return the gap that an answer tells, events that the broker has no more; [] when there is none."""
+    gap = answer.get("gap")
+    if not isinstance(gap, dict):
+        return []
+    first, last = int(gap.get("first") or 0), int(gap.get("last") or 0)
+    lost = max(0, last - first + 1) if last else 0
+    return [Event(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost)]
+
+
+def event_of(said: dict[str, Any]) -> Event:
+    """Return the event that the broker tells subscribers."""
+    event = said.get("event")
+    message = event.get("message") if isinstance(event, dict) else None
+    sequence = said.get("sequence")
+    return Event(
+        str(said.get("kind") or ""),
+        str(said.get("worker") or ""),
+        str(message or said.get("reason") or ""),
+        said,
+        str(said.get("uuid") or ""),
+        str(said.get("service") or ""),
+        sequence if isinstance(sequence, int) else None,
+        int(said.get("lost") or 0),
+    )

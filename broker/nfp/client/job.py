@@ -18,39 +18,41 @@ from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeo
 from broker.nfp.client.events import ByteStream, Event, EventReader, RecentEvents
 from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
-from broker.nfp.names import Code, Command
-from broker.nfp.opening import read_object
-from broker.nfp.outcome import FAILED, Outcome, job_state, result_state
-from broker.nfp.targets import Target, render
+from broker.nfp.names import MMI_WORKER, Code, Command, Sender
+from broker.nfp.opening import read_any, read_object
+from broker.nfp.outcome import FAILED, Failure, Outcome, error_text, job_state, result_state
+from broker.nfp.targets import Target
 from broker.tasks import within
 
+BROKER: Final = "broker"
+"""Whose result the answer to a question is."""
 _STATUS_OF: Final = {JobTimeout: "expired", JobCancelled: "cancelled"}
 
 
 class JobOwner(ABC):
-    """Looks after a job. As it is, it cannot send anything about the job, and keeps nothing."""
+    """Sends what is said about jobs, and is told what becomes of them."""
 
     limits: Limits
 
+    @abstractmethod
     def send(self, job: Job, command: Command, body: bytes, target: Target | None = None) -> bool:
         """Send a command about ``job``; return False when that cannot be. ``target`` None: as it was submitted."""
-        return False
-
-    def progressed(self, job: Job) -> None:
-        """Called when the job's workers became known, or new results came (those of ``outcome.fresh``)."""
-        return
 
     @abstractmethod
     async def cancel(self, job: Job) -> bool:
         """See ``Job.cancel``."""
 
-    @abstractmethod
-    def abandon(self, job: Job, error: Exception | None = None) -> None:
-        """See ``Job.give_up``."""
+    def progressed(self, job: Job) -> None:
+        """Called when the job's workers became known, or new results came (those of ``outcome.fresh``)."""
+        return
 
-    @abstractmethod
+    def abandoned(self, job: Job) -> None:
+        """Called once the job was given up (``Job.give_up``)."""
+        return
+
     def ended(self, job: Job) -> None:
         """Called once, when the job is over."""
+        return
 
 
 class Submission(NamedTuple):
@@ -75,6 +77,7 @@ class Job:
         stream: the bytes its workers stream, ``async for chunk in job.stream``; for one reader.
         heard, posted, asked: monotonic time of the latest packet about it, of its latest POST and GET; 0.0: none.
         known: a broker may have it. moved: it was submitted to an earlier life of the broker. timer: of its owner.
+        cancelling: resolves once the broker has answered the DELETE; None: nobody waits for that.
     """
 
     def __init__(self, submission: Submission, owner: JobOwner) -> None:
@@ -89,6 +92,7 @@ class Job:
         self.heard = self.posted = self.asked = 0.0
         self.known = self.moved = False
         self.timer: asyncio.TimerHandle | None = None
+        self.cancelling: asyncio.Future[bool] | None = None
         self.outcome = Outcome(submission.service, submission.target)
         self._owner = owner
         self._buffer: RecentEvents = RecentEvents(limits.events_msgs, limits.events_bytes)
@@ -101,6 +105,11 @@ class Job:
         return f"<Job {self.uuid} {self.service}.{self.task} {self.status}>"
 
     # -- views ------------------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        """Which job it is, for people."""
+        return f"job {self.uuid} ({self.service}.{self.task})"
 
     @property
     def done(self) -> bool:
@@ -226,13 +235,30 @@ class Job:
         if self.done or not self._owner.send(self, Command.PUT, msgspec.json.encode(value), target):
             raise LinkClosed(f"job {self.uuid}: {'it is over' if self.done else 'no connection to a broker'}")
 
-    def give_up(self, error: Exception) -> None:
-        """End the job with ``error`` at once, and tell the broker that nobody waits for it any more."""
-        self._owner.abandon(self, error)
+    def give_up(self, error: Exception | None = None) -> None:
+        """End the job at once, with ``error`` or as cancelled, and tell the broker that nobody waits any more."""
+        if not self.done:
+            self.finish(error or self.cancelled())
+            self._owner.abandoned(self)
+
+    def cancelled(self) -> JobCancelled:
+        """Return what a job that was cancelled ends with."""
+        return JobCancelled(f"job {self.uuid} was cancelled", self.uuid, self.outcome.results)
 
     def divert_stream(self, take: Callable[[bytes], None]) -> None:
         """Hand the chunks of the stream to ``take`` as they come; ``stream`` gets none then."""
         self._on_chunk = take
+
+    def packet(self, command: Command, body: bytes, target: Target | None = None) -> Packet:
+        """Return the packet that says ``command`` about the job; ``target`` None: as it was submitted."""
+        return Packet(
+            Sender.CLIENT,
+            command,
+            service=self.service,
+            target=target or self.target,
+            uuid=self.uuid,
+            body=body,
+        )
 
     def note(self, event: Event, size: int = 0) -> None:
         """Give readers an event that no packet has brought; ``size``: bytes that it carries."""
@@ -302,7 +328,7 @@ class Job:
         if failure is None:
             return None
         if failure.status == Code.EXPECT_FAILED:
-            return JobCancelled(f"job {self.uuid} was cancelled", self.uuid, outcome.results)
+            return self.cancelled()
         return JobFailed(text, failure.status, self.uuid, outcome.results)
 
     def finish(self, error: Exception | None) -> None:
@@ -318,8 +344,8 @@ class Job:
 
     def expire(self, trouble: str = "") -> None:
         """End the job because its deadline has passed; ``trouble`` is why there is no connection, "" when there is."""
-        what = f"job {self.uuid} ({self.service}.{self.task}): nothing final within {self.submission.timeout_s:g} s"
-        self.finish(JobTimeout(what + self._lacking(trouble), self.uuid, self.outcome.results))
+        text = f"{self.title}: nothing final within {self.timeout_s:g} s{self._lacking(trouble)}"
+        self.finish(JobTimeout(text, self.uuid, self.outcome.results))
 
     def _lacking(self, trouble: str) -> str:
         """Say what did not come, as far as it is known here."""
@@ -330,7 +356,53 @@ class Job:
         waits = self.outcome.outstanding
         return f"; no result of {', '.join(waits[:8])}" if waits else ""
 
-    @property
-    def target_text(self) -> str:
-        """The target as written to a broker."""
-        return render(self.target, array=True)
+
+class Question(Job):
+    """What the broker answers itself, at once: the first answer that is final ends it, and nothing comes before.
+
+    As a job it has the result of "broker", or of the workers that ``mmi.service.worker`` answers for.
+
+    Args:
+        once: it would be done twice if it was asked again, so a connection that is lost before the answer ends it.
+
+    Attributes:
+        sent: it is on its way. value: the answer, read from JSON.
+    """
+
+    def __init__(self, submission: Submission, owner: JobOwner, *, once: bool) -> None:
+        super().__init__(submission, owner)
+        self.once = once
+        self.sent = False
+        self.value: Any = None
+
+    async def cancel(self) -> bool:
+        """Wait no more; what was asked for may be done all the same, so the cancellation is not confirmed."""
+        self.give_up()
+        return False
+
+    def put(self, value: Any, *, worker: str = "") -> None:
+        """See ``Job.put``; no task runs for a question."""
+        raise LinkClosed(f"{self.title}: no connection to a task, the broker answers it itself")
+
+    def received(self, packet: Packet) -> None:
+        """Take the answer."""
+        said = packet.command in (Command.RESPONSE, Command.MMI)
+        if self.done or not said or packet.status in (Code.ACCEPTED, Code.PENDING, Code.CREATED):
+            return
+        data = packet.data
+        self.value = value = read_any(data, data.decode("utf-8", "replace")) if data else None
+        if packet.status >= Code.UNKNOWN:
+            text = error_text(packet.status, value if isinstance(value, dict) else {})
+            self.outcome.error = Failure(packet.status, text)
+            self.finish(JobFailed(f"{self.service}: {text}", packet.status, self.uuid))
+        else:
+            if self.service != MMI_WORKER or not isinstance(value, dict):
+                value = {BROKER: value}
+            self.outcome.results = value
+            self.finish(None)
+
+    def expire(self, trouble: str = "") -> None:
+        """See ``Job.expire``."""
+        why = f": {trouble}" if trouble else ""
+        text = f"{self.service} {self.task}: no answer within {self.timeout_s:g} s{why}"
+        self.finish(JobTimeout(text, self.uuid))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,8 +50,6 @@ class LocalPeer(QueuedPeer[Packet]):
         self.on_packet = on_packet
         self.on_lost: Callable[[str], None] = _unheard
         self._broker = broker
-        self._outgoing: deque[Packet] = deque()
-        self._submitted: deque[Packet] = deque()
 
     def __repr__(self) -> str:
         return f"<{self.name} in this process>"
@@ -74,26 +71,22 @@ class LocalPeer(QueuedPeer[Packet]):
 
     def submit(self, packet: Packet) -> None:
         """Hand the broker a packet, as if it had come from a socket; it acts on it in the next turn of the loop."""
-        if not self.alive:
-            return
-        if not self._submitted:
-            self._broker.loop.call_soon(self._take_submitted)
-        self._submitted.append(packet)
+        self._broker.loop.call_soon(self._take, packet)
 
     def flush(self) -> None:
         """See ``QueuedPeer.flush``."""
-        outbox, turn = self._outbox, self._broker.turn
+        outbox, turn, loop = self._outbox, self._broker.turn, self._broker.loop
         for packet in outbox.due(turn.committed):
-            self._deliver_soon(packet)
+            loop.call_soon(self._deliver, packet)
         if self._wants_room and not outbox.crowded:
             self._wants_room = False
-            self._broker.loop.call_soon(self._broker.ingress.has_room, self)
+            loop.call_soon(self._broker.ingress.has_room, self)
         if not len(outbox):
             return
         turn.hold(self)
         if turn.overtaking():
             for waiting in outbox.overtakers(turn.committed):
-                self._deliver_soon(waiting.form)
+                loop.call_soon(self._deliver, waiting.form)
                 outbox.remove(waiting)
 
     def cut(self, why: str) -> None:
@@ -109,32 +102,20 @@ class LocalPeer(QueuedPeer[Packet]):
             self.alive = False
             self.unsent = self._outbox.uuids()
             self._outbox.clear()
-            self._outgoing.clear()
-            self._submitted.clear()
             self._broker.turn.forget(self)
             self._broker.local_closed(self)
 
-    def _deliver_soon(self, packet: Packet) -> None:
-        if not self._outgoing:
-            self._broker.loop.call_soon(self._deliver)
-        self._outgoing.append(packet)
-
-    def _deliver(self) -> None:
-        packets, self._outgoing = self._outgoing, deque()
-        for packet in packets:
-            if not self.alive:
-                return
+    def _deliver(self, packet: Packet) -> None:
+        if self.alive:
             try:
                 self.on_packet(packet)
             except Exception:
                 log.exception("%s: %r broke its receiver", self, packet)
 
-    def _take_submitted(self) -> None:
-        packets, self._submitted = self._submitted, deque()
-        for packet in packets:
-            if self.alive:
-                self._broker.ingress.take(self, packet, None, self._broker.clock.now())
-                self._broker.turn.soon()
+    def _take(self, packet: Packet) -> None:
+        if self.alive:
+            self._broker.ingress.take(self, packet, None, self._broker.clock.now())
+            self._broker.turn.soon()
 
 
 def _unheard(why: str) -> None:

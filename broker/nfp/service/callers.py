@@ -16,12 +16,12 @@ from typing import Final
 from broker.errors import HeadgateError
 from broker.nfp.client.errors import JobCancelled
 from broker.nfp.client.events import Event
-from broker.nfp.client.job import Job, JobOwner, Submission
+from broker.nfp.client.job import Job, JobOwner, Question, Submission
 from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
-from broker.nfp.names import ASKED_BY_MMI, Code, Command, Sender
-from broker.nfp.opening import read_any, read_object
-from broker.nfp.outcome import STATUS_WORDS, Failure, error_text
+from broker.nfp.names import ASKED_BY_MMI, Code, Command
+from broker.nfp.opening import read_object
+from broker.nfp.outcome import STATUS_WORDS
 from broker.nfp.principal import Principal
 from broker.nfp.server.broker import NfpBroker
 from broker.nfp.targets import ALL, Target
@@ -59,7 +59,8 @@ class Caller(JobOwner):
         self, uuid: str, service: str, task: str, target: Target, body: bytes = b""
     ) -> Iterator[Job]:
         """The job as one request sees it, in the block; ``body`` b"": it is not known any more."""
-        job = Job(Submission(uuid, service, task, target, body, math.inf, math.inf), self)
+        submission = Submission(uuid, service, task, target, body, math.inf, math.inf)
+        job = Question(submission, self, once=True) if service in ASKED_BY_MMI else Job(submission, self)
         job.divert_stream(lambda chunk: job.note(Event("stream", body=chunk), len(chunk)))
         mine = self.jobs.setdefault(uuid, [])
         mine.append(job)
@@ -84,15 +85,7 @@ class Caller(JobOwner):
 
     def send(self, job: Job, command: Command, body: bytes = b"", target: Target | None = None) -> bool:
         """See ``JobOwner.send``."""
-        packet = Packet(
-            Sender.CLIENT,
-            command,
-            service=job.service,
-            target=target or job.target,
-            uuid=job.uuid,
-            body=body,
-        )
-        self.peer.submit(packet)
+        self.peer.submit(job.packet(command, body, target))
         return self.peer.alive
 
     def progressed(self, job: Job) -> None:
@@ -111,28 +104,17 @@ class Caller(JobOwner):
             self._deleted.discard(job)
         return isinstance(job.error, JobCancelled)
 
-    def abandon(self, job: Job, error: Exception | None = None) -> None:
-        """See ``Job.give_up``; it is not told to the broker."""
-        job.finish(error or JobCancelled(f"job {job.uuid} was cancelled", job.uuid))
-
-    def ended(self, job: Job) -> None:
-        """See ``JobOwner.ended``."""
-
     # -- from the broker --------------------------------------------------------------------------
 
     def _received(self, packet: Packet) -> None:
         for job in list(self.jobs.get(packet.uuid, ())):
-            if job.service in ASKED_BY_MMI:
-                _take_answer(job, packet)
-                continue
             fresh = not job.outcome.acknowledged
             job.received(packet)
             if job in self._deleted and _was_over(packet):  # its results may go to somebody else
                 job.finish(None)
             if fresh and packet.status == Code.ACCEPTED and not job.workers:
-                job.note(
-                    Event("dispatched", body={})
-                )  # nobody was chosen yet, but the caller has to know the uuid
+                # nobody was chosen yet, but the caller has to know the uuid
+                job.note(Event("dispatched", body={}))
 
     def _lost(self, why: str) -> None:
         for job in [each for mine in self.jobs.values() for each in mine]:
@@ -142,17 +124,6 @@ class Caller(JobOwner):
 def _was_over(packet: Packet) -> bool:
     """Whether it answers the DELETE of a job that had ended before."""
     return packet.status == Code.ACCEPTED and read_object(packet.data).get("status") in _ENDS
-
-
-def _take_answer(job: Job, packet: Packet) -> None:
-    """A service of the broker's own: its first answer is the result, whatever it looks like."""
-    if packet.command not in (Command.RESPONSE, Command.MMI) or job.done:
-        return
-    if packet.status == Code.OK:
-        job.outcome.results[""] = read_any(packet.data)
-    else:
-        job.outcome.error = Failure(packet.status, error_text(packet.status, read_object(packet.data)))
-    job.finish(None)
 
 
 class Callers:

@@ -8,6 +8,7 @@ from typing import Any
 
 from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job
+from broker.nfp.service.payloads import results_of
 
 Record = dict[str, Any]
 
@@ -50,12 +51,11 @@ def _accepted(job: Job, status: str, workers: Any) -> Record:
 
 def _settled(job: Job, told: set[str], *, every: bool = False) -> Iterator[Record]:
     """Results and errors of workers that were not ``told``; one without a name may have one at the end."""
-    outcome = job.outcome
-    for worker, result in outcome.results.items():
+    for worker, result in results_of(job).items():
         if worker not in told and (worker or every):
             told.add(worker)
             yield {"type": "result", "worker": worker, "result": result}
-    for worker, failure in outcome.failures.items():
+    for worker, failure in job.outcome.failures.items():
         if worker not in told:
             told.add(worker)
             yield {"type": "failed", "worker": worker, "status": failure.status, "error": failure.text}

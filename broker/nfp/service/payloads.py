@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 from broker.errors import RpcError
-from broker.nfp.client.job import Job
+from broker.nfp.client.job import Job, Question
 from broker.nfp.dispatch.search import JobFilter, JobSearch
 from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.management.jobs import STATES, chosen_states, described, job_filter, told_everywhere
@@ -167,7 +167,7 @@ def errnum_of(status: int, text: str) -> int:
 def error_of(job: Job) -> RpcError | None:
     """How a job without any result ended; None when there is one."""
     outcome = job.outcome
-    if outcome.results:
+    if results_of(job):
         return None
     failure = outcome.error or next(iter(outcome.failures.values()), None)
     if failure is not None:
@@ -224,12 +224,19 @@ def worker_row(view: WorkerView, principal: Principal) -> dict[str, Any]:
     return row
 
 
+def results_of(job: Job) -> dict[str, Any]:
+    """Return the results so far by worker; the answer of a service of the broker itself is that of ""."""
+    if isinstance(job, Question):
+        return {"": job.value} if job.done and job.error is None else {}
+    return dict(job.outcome.results)
+
+
 def summary(job: Job) -> dict[str, Any]:
     """The one answer to a job without STREAMING."""
     failures = job.outcome.failures.items()
     return {
         "uuid": job.uuid,
-        "results": dict(job.outcome.results),
+        "results": results_of(job),
         "failures": {
             worker: {"status": failure.status, "error": failure.text} for worker, failure in failures
         },

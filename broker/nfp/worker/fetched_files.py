@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from broker.nfp.client.client import NfpClient
 from broker.nfp.client.errors import FetchFailed
-from broker.nfp.client.fetching import path_of
-from broker.nfp.client.transfer import MARK_CHARS, Details
+from broker.nfp.client.fetch import MARK_CHARS, Details, path_of
 from broker.nfp.urls import is_url
 from broker.safe_text import kind, text
 

@@ -21,7 +21,7 @@ from broker.cli.nfp.session import CONNECT_S, NfpSession
 from broker.cli.screen import Screen
 from broker.errors import LinkBroken
 from broker.nfp.client import BlockingClient, Event, NfpClient
-from broker.nfp.client.subscription import GAP
+from broker.nfp.client.events import GAP
 from broker.transport import curve
 from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker, until

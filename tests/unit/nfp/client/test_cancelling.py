@@ -74,7 +74,7 @@ def test_a_cancelled_job_that_nobody_waits_for_any_more_is_deleted_once_the_brok
         if how == "cancel":
             assert not await job.cancel()
         else:
-            client.tracker.abandon(job)
+            job.give_up()
         assert job.status == "cancelled"
         with await back(first) as second:
             await asyncio.to_thread(second.wait_for, lambda b: b.count("DELETE"))

@@ -3,9 +3,8 @@
 import weakref
 from types import SimpleNamespace
 
-from broker.nfp.client.events import Event
+from broker.nfp.client.events import Event, Subscription
 from broker.nfp.client.limits import Limits
-from broker.nfp.client.subscription import Subscription
 from broker.nfp.contract import EventFilter
 from tests.unit.nfp.store.samples import run
 
@@ -17,6 +16,7 @@ class Body:
 def test_a_subscription_keeps_nothing_that_was_read():
     async def story():
         events = Subscription(SimpleNamespace(limits=Limits()), EventFilter("", "", frozenset()), None)
+        events.replay([], -1)
         bodies = [Body(), Body()]
         there = [weakref.ref(body) for body in bodies]
         for number, body in enumerate(bodies):

@@ -9,8 +9,7 @@ import pytest
 
 from broker.errors import HeadgateError
 from broker.nfp.client import FetchFailed, JobTimeout
-from broker.nfp.client.fetching import destination_of, path_of
-from broker.nfp.client.transfer import PIPELINE, Details, part_of
+from broker.nfp.client.fetch import PIPELINE, Details, destination_of, part_of, path_of
 from broker.nfp.names import Command
 from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker
@@ -22,8 +21,8 @@ CHUNK = 1000
 
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch):
-    monkeypatch.setattr("broker.nfp.client.fetching._PAUSE_S", 0.0)
-    monkeypatch.setattr("broker.nfp.client.transfer._LOCK_S", 0.01)
+    monkeypatch.setattr("broker.nfp.client.fetch._PAUSE_S", 0.0)
+    monkeypatch.setattr("broker.nfp.client.fetch._LOCK_S", 0.01)
 
 
 @pytest.fixture(params=[True, False], ids=["sha256", "md5"])

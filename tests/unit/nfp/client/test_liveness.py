@@ -216,8 +216,8 @@ def test_a_broker_that_answers_the_probe_keeps_its_clients(broker, monkeypatch):
         await eventually(lambda: probes() >= 3)
         assert probes() <= 2 * (time.monotonic() - began) + 1, "it asks no oftener than it has to"
         assert client._channel.traffic.connections == 1
-        assert client.tracker.unknown == 0
-        client.tracker.abandon(job)
+        assert client._session.unknown == 0
+        job.give_up()
 
     run(work, broker, limits=Limits(poll_s=60))
     assert broker.count("POST") == 1
@@ -260,7 +260,7 @@ def test_a_broker_that_hangs_is_left_and_asked_again(ours, what):
             assert len(await client.mmi("show_workers")) == 4
         if job is not None:
             await eventually(lambda: ours.count("POST") >= 2)
-            client.tracker.abandon(job)
+            job.give_up()
 
     run(work, ours, limits=Limits(poll_s=60))
     if what == "subscription":

@@ -137,6 +137,34 @@ def test_a_replay_stands_in_front_of_what_comes(ours):
     assert run(work, ours) == [[3, 4, 5, 6], [6]]
 
 
+def test_what_happens_while_a_replay_begins_is_read_once(ours):
+    told = ours._event_task
+
+    def busy(client, ident, task, kwargs):
+        if task == "unsubscribe":
+            ours.publish("progress")
+        return told(client, ident, task, kwargs)
+
+    async def until_closed(reader):
+        found = [await anext(reader)]
+        while found[-1].kind != "closed":
+            found.append(await anext(reader))
+        return [one.sequence for one in found]
+
+    async def work(client):
+        ours.do(lambda: [ours.publish("progress") for _ in range(2)])
+        async with client.subscribe() as live:
+            ours._event_task = busy
+            async with client.subscribe(since=0) as events:
+                ours._event_task = told
+                ours.do(lambda: ours.publish("closed"))
+                return await until_closed(events), await until_closed(live)
+
+    replayed, live = run(work, ours)
+    assert replayed == list(range(1, live[-1] + 1))
+    assert live == list(range(3, live[-1] + 1))
+
+
 def test_nothing_is_missed_over_a_reconnect(ours):
     async def work(client):
         async with client.subscribe() as events:

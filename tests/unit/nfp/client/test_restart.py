@@ -30,7 +30,7 @@ def test_a_future_survives(broker, tmp_path):
 
     async def second(client):
         (job,) = await client.unfinished()
-        assert (job.uuid, job.service, job.task, job.target_text) == ("u", "dummy", "never", "all")
+        assert (job.uuid, job.service, job.task, job.target.kind) == ("u", "dummy", "never", "all")
         assert job.submission.timeout_s == 30
 
         def finish():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from broker.nfp.client import NfpClient
-from broker.nfp.client.transfer import MARK_CHARS
+from broker.nfp.client.fetch import MARK_CHARS
 from broker.nfp.worker import Worker, fetched_files
 from tests.live.nfp import running, section
 from tests.unit.nfp.client.fake_broker import FakeBroker

@@ -1,0 +1,429 @@
+"""Files by ``nf://`` URL (NFP, "Broker File Sharing Service"): who has it, what is here already, fetch the rest.
+
+All workers of the file service are asked for details at once. Those that hold the same content, the one most of them
+have, take turns when one of them fails in the middle: the next goes on where it stopped.
+
+The worker streams the first chunk unasked and one more for each PUT ``{"offset": N}``; up to ``PIPELINE`` offsets are
+asked for ahead. STREAM carries no offset, so order is checked by size: every chunk but the last is as large as was
+asked for, and the digest of the whole decides in the end. Bytes are written to ``.NAME.DIGEST.part`` beside the
+destination, so that what is continued later belongs to the same content. Who writes that file holds a lock on it, and
+others that fetch the same content to the same place wait until it is there, in this process and in others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+
+from broker.errors import LinkError
+from broker.nfp.client.errors import FetchFailed, JobError, JobTimeout
+from broker.nfp.client.job import Job
+from broker.nfp.names import FILESHARING
+from broker.nfp.urls import Unsafe, names_of
+from broker.tasks import checked_seconds
+
+if TYPE_CHECKING:
+    from broker.nfp.client.client import NfpClient
+
+CHUNK_BYTES: Final = 256_000
+"""As deployed NorFab's clients ask for."""
+PIPELINE: Final = 10
+"""Chunks asked for ahead, as there."""
+TRIES: Final = 6
+"""Attempts for one file, with all workers together; one that brought bytes does not count."""
+DETAILS_S: Final = 60.0
+"""How long the workers may take to read and hash a file that nobody has asked for before."""
+MARK_CHARS: Final = 16
+"""Digits of the digest in names of files and folders."""
+_READ_BYTES: Final = 1 << 20
+_PAUSE_S: Final = 0.5
+"""Between attempts that brought nothing."""
+_LOCK_S: Final = 0.1
+"""How often a partial file that another writes is looked at."""
+
+Progress = Callable[[int, int], None]
+"""Is called with (bytes here, bytes in all)."""
+
+
+class Details(NamedTuple):
+    """What the workers say about a file."""
+
+    size_bytes: int
+    md5: str
+    sha256: str = ""
+    """"" when they do not tell it, as deployed NorFab's do not."""
+
+    @property
+    def mark(self) -> str:
+        """The digest that tells this content from others."""
+        return self.sha256 or self.md5
+
+    def hasher(self) -> Any:
+        """Return a new hash of the kind that is compared."""
+        return hashlib.sha256() if self.sha256 else hashlib.md5(usedforsecurity=False)
+
+
+class Fetched(NamedTuple):
+    """A file that is here now."""
+
+    path: Path
+    size_bytes: int
+    digest: str
+    """SHA-256 where the workers tell it, else MD5; hexadecimal."""
+    worker: str
+    """Who sent the last part; "" for a copy that was here."""
+    cached: bool
+    """The copy here was the same already, or another brought it at the same time: nothing was sent to us."""
+
+
+Place = str | os.PathLike[str] | Callable[[Details], Path] | None
+"""Where a file goes: a file or folder, or what says so for its content; None: its path below the usual folder."""
+
+
+def path_of(url: str) -> tuple[str, ...]:
+    """Return the names of a file below the shared folder.
+
+    Raises:
+        FetchFailed: EINVAL, no ``nf://`` URL of a file, or one that leads out of the folder.
+
+    >>> path_of("nf://configs/a.txt")
+    ('configs', 'a.txt')
+    """
+    try:
+        names = names_of(url)
+    except Unsafe:
+        names = ()
+    if not names:
+        raise FetchFailed(f"{url[:64]!r} is no nf:// URL of a file, such as nf://folder/name", errno.EINVAL)
+    return names
+
+
+def destination_of(url: str, to: str | os.PathLike[str] | None, folder: Path) -> Path:
+    """Return where a file goes: ``to``, or into it when it is a folder; None: its path below ``folder``."""
+    names = path_of(url)
+    if to is None:
+        return folder.joinpath(*names)
+    path = Path(to)
+    return path / names[-1] if path.is_dir() or str(to).endswith(os.sep) else path
+
+
+def part_of(destination: Path, details: Details) -> Path:
+    """Return where bytes are kept until all are here."""
+    return destination.with_name(f".{destination.name}.{details.mark[:MARK_CHARS]}.part")
+
+
+def matches(path: Path, details: Details) -> bool:
+    """Return True when the file ``path`` is what ``details`` describes; it reads all of it."""
+    try:
+        if path.stat().st_size != details.size_bytes:
+            return False
+        return hashed(path, details).hexdigest() == details.mark  # type: ignore[no-any-return]
+    except OSError:
+        return False  # not there, or not readable: whether it can be replaced will turn out
+
+
+def hashed(path: Path, details: Details) -> Any:
+    """Return the hash of what is in the file ``path``; an absent file has nothing in it."""
+    hasher = details.hasher()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_READ_BYTES):
+                hasher.update(block)
+    except FileNotFoundError:
+        pass
+    return hasher
+
+
+# -- what the workers say -------------------------------------------------------------------------
+
+
+async def list_names(client: NfpClient, url: str, timeout_s: float) -> list[str]:
+    """See ``NfpClient.list_files``."""
+    answers = await _ask(client, "list_files", url, timeout_s)
+    listed = [names for names in map(_result, answers.values()) if isinstance(names, list)]
+    if not listed:
+        raise FetchFailed(f"{url}: {_first_error(answers) or 'nobody answered'}", errno.ENOENT)
+    return sorted({str(name) for names in listed for name in names})
+
+
+async def find(client: NfpClient, url: str, timeout_s: float) -> tuple[Details, list[str]]:
+    """Return the content that most workers have, and who has it, in the order in which they are to be asked.
+
+    Raises:
+        FetchFailed: ENOENT, nobody has it.
+    """
+    answers = await _ask(client, "file_details", url, timeout_s)
+    found = {worker: details for worker, answer in answers.items() if (details := _details(answer))}
+    if not found:
+        why = _first_error(answers) or "no worker has it"
+        raise FetchFailed(f"{url}: {why.removeprefix(repr(url)).lstrip(' -:')}", errno.ENOENT)
+    content, _count = Counter(found[worker] for worker in sorted(found)).most_common(1)[0]
+    workers = [worker for worker in found if found[worker] == content]
+    return content, random.sample(workers, len(workers))  # so that they share the work of many files
+
+
+async def _ask(client: NfpClient, task: str, url: str, timeout_s: float) -> Mapping[str, Any]:
+    """Return what every worker answers; one that does not in time is left out, unless none does."""
+    try:
+        return await client.run(FILESHARING, task, kwargs={"url": url}, target="all", timeout_s=timeout_s)
+    except JobTimeout as error:
+        if not error.results:
+            raise
+        return error.results
+
+
+def _result(answer: Any) -> Any:
+    return answer.get("result") if isinstance(answer, dict) and not answer.get("failed") else None
+
+
+def _details(answer: Any) -> Details | None:
+    found = _result(answer)
+    if not isinstance(found, dict) or not found.get("exists"):
+        return None
+    size, md5 = found.get("size_bytes"), found.get("md5hash")
+    sha256 = found.get("sha256") or ""
+    if not isinstance(size, int) or not isinstance(md5, str) or not isinstance(sha256, str):
+        return None
+    return Details(size, md5, sha256)
+
+
+def _first_error(answers: Mapping[str, Any]) -> str:
+    """What the first worker that says why says, its last line; "" when none does."""
+    for answer in answers.values():
+        errors = answer.get("errors") if isinstance(answer, dict) else None
+        if isinstance(errors, list) and errors and (text := str(errors[0]).strip().rsplit("\n", 1)[-1][:300]):
+            return text
+    return ""
+
+
+# -- one file -------------------------------------------------------------------------------------
+
+
+async def fetch(
+    client: NfpClient,
+    url: str,
+    to: Place,
+    folder: Path,
+    *,
+    progress: Progress | None,
+    timeout_s: float,
+    chunk_bytes: int,
+) -> Fetched:
+    """See ``NfpClient.fetch``; ``folder`` is where it goes when ``to`` does not say."""
+    path = None if callable(to) else destination_of(url, to, folder)
+    deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
+    details, workers = await find(client, url, min(timeout_s, DETAILS_S))
+    destination = path or to(details)  # type: ignore[misc, operator]
+    worker = ""
+    if not await asyncio.to_thread(matches, destination, details):
+        transfer = FileTransfer(client, url, destination, details, chunk_bytes, progress)
+        try:
+            if await transfer.open(deadline):
+                worker = await transfer.fetch(workers, deadline)
+        except JobTimeout:  # a TimeoutError, and so an OSError
+            raise
+        except OSError as error:
+            raise FetchFailed(f"{destination}: {error.strerror}", error.errno) from error
+        finally:
+            transfer.close()
+    if not worker and progress is not None:
+        progress(details.size_bytes, details.size_bytes)
+    return Fetched(destination, details.size_bytes, details.mark, worker, cached=not worker)
+
+
+class FileTransfer:
+    """Takes the bytes of one file, from one worker after the other, until all are here.
+
+    Args:
+        destination: the file to make. details: what its workers say about it. chunk_bytes: what is asked for at a time.
+        progress: called with (bytes here, bytes in all); None: nobody is told.
+
+    Attributes:
+        have: bytes in the partial file.
+    """
+
+    def __init__(
+        self,
+        client: NfpClient,
+        url: str,
+        destination: Path,
+        details: Details,
+        chunk_bytes: int,
+        progress: Progress | None,
+    ) -> None:
+        self.have = 0
+        self._client = client
+        self._url = url
+        self._destination = destination
+        self._part = part_of(destination, details)
+        self._details = details
+        self._chunk_bytes = chunk_bytes
+        self._progress = progress
+        self._hasher = details.hasher()
+        self._file: IO[bytes] | None = None
+        self._job: Job
+        self._worker = ""
+        self._asked_to = 0
+
+    async def open(self, deadline: float) -> bool:
+        """Take up what an earlier attempt left, once nobody else writes it.
+
+        It returns False when another has brought the file meanwhile, and there is nothing to do.
+
+        Raises:
+            FetchFailed: another still writes it at the ``deadline``.
+        """
+        self._part.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            async with asyncio.timeout_at(deadline):
+                while (file := self._locked()) is None:  # noqa: ASYNC110 - another process tells nobody when it is done
+                    await asyncio.sleep(_LOCK_S)
+                self._file = file
+                if await asyncio.to_thread(matches, self._destination, self._details):
+                    self._part.unlink(
+                        missing_ok=True
+                    )  # ours alone: whoever waits for it sees that it is gone
+                    return False
+                await self._take_up(file)
+        except TimeoutError:
+            text = f"another program that fetches the same file to {self._destination} did not end in time"
+            raise FetchFailed(f"{self._url}: {text}") from None
+        return True
+
+    def _locked(self) -> IO[bytes] | None:
+        """Open the partial file for us alone; None while another has it, or has just put it in its place."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.fdopen(os.open(self._part, flags, 0o644), "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), os.lstat(self._part)):
+                return file
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        file.close()
+        return None
+
+    async def _take_up(self, file: IO[bytes]) -> None:
+        size = os.fstat(file.fileno()).st_size
+        if size > self._details.size_bytes:
+            self._restart(file)
+        elif size:
+            self._hasher = await asyncio.to_thread(hashed, self._part, self._details)
+            self.have = size
+            file.seek(size)
+        self._report()
+
+    def _restart(self, file: IO[bytes]) -> None:
+        file.seek(0)
+        file.truncate()
+        self._hasher = self._details.hasher()
+        self.have = 0
+
+    async def fetch(self, workers: list[str], deadline: float) -> str:
+        """Fetch until all bytes are here and the right ones, put the file in its place, and return who sent the last.
+
+        Raises:
+            FetchFailed: nobody could send it in ``TRIES`` attempts. JobTimeout: not before the ``deadline``. What the
+            callback for progress raised.
+        """
+        clock = asyncio.get_running_loop().time
+        left = TRIES
+        at = 0
+        while True:
+            worker = workers[at % len(workers)]
+            before = self.have
+            try:
+                if self.have < self._details.size_bytes:
+                    await self._fetch_from(worker, deadline - clock())
+                self._keep()
+                return worker
+            except (FetchFailed, JobError) as error:
+                if isinstance(error, JobTimeout):
+                    raise
+                if isinstance(error, FetchFailed) and error.errno != FetchFailed.errno:
+                    raise  # our own disk is the trouble: another worker would not help
+                left -= self.have <= before
+                if not left or clock() >= deadline:
+                    raise FetchFailed(f"{self._url}: {error}") from error
+                if self.have <= before:
+                    await asyncio.sleep(_PAUSE_S)
+            at += 1
+
+    async def _fetch_from(self, worker: str, timeout_s: float) -> None:
+        kwargs = {"url": self._url, "chunk_size": self._chunk_bytes, "offset": self.have}
+        job = await self._client.submit(
+            FILESHARING, "fetch_file", kwargs=kwargs, target=[worker], timeout_s=timeout_s, keep=False
+        )
+        self._job, self._worker = job, worker
+        self._asked_to = self.have + self._chunk_bytes
+        job.divert_stream(self._chunk)
+        try:
+            result = (await job.result()).get(worker)  # the last byte comes in front of it
+        finally:
+            if not job.done:
+                await job.cancel()
+        if not isinstance(result, dict) or result.get("failed"):
+            errors = result.get("errors") if isinstance(result, dict) else None
+            raise FetchFailed(f"{worker}: {str(errors or result)[:300]}")
+        if self.have < self._details.size_bytes:
+            raise FetchFailed(f"{worker}: {self.have} bytes came, expected {self._details.size_bytes}")
+
+    def _chunk(self, data: bytes) -> None:
+        """A chunk came; whatever is wrong with it ends the job."""
+        try:
+            self._take(data)
+        except OSError as error:
+            self._job.give_up(FetchFailed(f"{self._part}: {error.strerror}", error.errno))
+        except Exception as error:
+            self._job.give_up(error)
+        else:
+            self._ask_ahead()
+
+    def _take(self, data: bytes) -> None:
+        wanted = min(self._chunk_bytes, self._details.size_bytes - self.have)
+        if len(data) != wanted:
+            raise FetchFailed(
+                f"{self._worker}: a chunk of {len(data)} bytes at {self.have}, expected {wanted}"
+            )
+        assert self._file is not None
+        self._file.write(data)
+        self._hasher.update(data)
+        self.have += len(data)
+        self._report()
+
+    def _ask_ahead(self) -> None:
+        """Keep ``PIPELINE`` chunks on their way."""
+        limit = min(self._details.size_bytes, self.have + PIPELINE * self._chunk_bytes)
+        while self._asked_to < limit:
+            try:
+                self._job.put({"offset": self._asked_to}, worker=self._worker)
+            except LinkError:
+                return  # its timeout ends the job; the next attempt goes on from here
+            self._asked_to += self._chunk_bytes
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            self._progress(self.have, self._details.size_bytes)
+
+    def _keep(self) -> None:
+        """Check the whole and put it where it belongs; when the digest is another one, begin again."""
+        assert self._file is not None
+        found = self._hasher.hexdigest()
+        if found != self._details.mark:
+            self._restart(self._file)
+            raise FetchFailed(f"{self._destination.name}: digest {found}, expected {self._details.mark}")
+        self._file.flush()
+        os.replace(self._part, self._destination)
+
+    def close(self) -> None:
+        """Leave the partial file as it is."""
+        if self._file is not None:
+            self._file.close()
