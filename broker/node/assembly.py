@@ -45,6 +45,7 @@ from broker.services.service import Services, built_in
 from broker.settings import Settings
 from broker.transport.byte_stream import all_left
 from broker.transport.link import Options
+from broker.wire.event_history import FrameHistory
 from broker.wire.shares import RENEW_S
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ class Node:
             batch_deliveries=limits.batch_deliveries,
             limits=router_limits(limits, descriptors),
         )
+        if self.rank == 0 and settings.events.history_bytes:
+            history = FrameHistory(settings.events.history_bytes, settings.events.history_s)
+            history.begin(self.broker.router.uuid, 0)
+            self.broker.router.events.history = history
         self.capture = _capture(self.broker, settings)
         self._trim = Trim()
         self.lifecycle = Lifecycle(asyncio.get_running_loop().time)
@@ -286,6 +291,8 @@ class Node:
         self.keepalives.sweep(loop.time())
         hold_call_caps(self.broker.router)
         self._trim.look()
+        if self.broker.router.events.history is not None:
+            self.broker.router.events.history.mark(loop.time())
         if self.capture is not None:
             self.capture.sweep()
 

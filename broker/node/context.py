@@ -17,6 +17,7 @@ from broker.routing.port import CLIENT, Port
 from broker.services.context import Call, Context, Figures, JournalControl, OnEvent, OnResponse, Sender
 from broker.settings import Settings
 from broker.tasks import Tasks
+from broker.wire.event_history import FrameHistory
 from broker.wire.message import NORESPONSE, Message, response
 from broker.wire.parts import part_data
 from broker.wire.topic import is_reserved
@@ -84,6 +85,10 @@ class NodeContext(Context):
     @property
     def uuid(self) -> str:
         return self._router.uuid
+
+    @property
+    def event_history(self) -> FrameHistory | None:
+        return self._router.events.history
 
     # -- messages ------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from broker.journal.recorder import Recorder
     from broker.node.lifecycle import Lifecycle
     from broker.node.overlay.overlay import Overlay
+    from broker.wire.event_history import FrameHistory
 
 USERS_SHOWN = 10
 """Each is a time series of its own: `headgate stats --users` has all of them."""
@@ -229,6 +230,7 @@ class Metrics(Figures):
                 "Event numbers that were missing.",
                 [({}, float(self._overlay.events_missed))],
             ),
+            *history_samples(router.events.history),
             *call_samples(router.call_stats),
             *event_samples(router.events.stats),
             *user_samples(self.users()),
@@ -254,6 +256,17 @@ def call_samples(stats: CallStats) -> list[Sample]:
         ),
         still_open("open_calls", "Of those, what is not answered yet.", "method", stats.methods),
         took("call_seconds", "Time until the first response.", "method", stats.methods),
+    ]
+
+
+def history_samples(history: FrameHistory | None) -> list[Sample]:
+    """The events that are kept; nothing where none are."""
+    if history is None:
+        return []
+    events = "Events that rank 0 keeps for whoever was away."
+    return [
+        ("event_history_events", "gauge", events, [({}, float(len(history)))]),
+        ("event_history_bytes", "gauge", "Memory that they take.", [({}, float(history.bytes))]),
     ]
 
 

@@ -27,6 +27,7 @@ from broker.routing.flow import Flow, HeldEvents
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
 from broker.routing.recording import IN, OUT, Recording
 from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
+from broker.wire.event_history import FrameHistory
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
 from broker.wire.parts import part_data, part_size
 from broker.wire.shares import EVENT_BYTES, cost
@@ -54,6 +55,7 @@ class Events:
         on_gap: called with (last seen, now seen) when numbers are missing or a new numbering began.
         guest_max: largest payload of a guest's event.
         load: what deliveries have cost so far: of each event ``DELIVERY_BYTES``, or its bytes, times its receivers.
+        history: the last events, at rank 0; None: none are kept.
         flow: how far events may run ahead of the slowest broker.
         stats: what was published here, by topic.
     """
@@ -78,6 +80,7 @@ class Events:
         "expects_first",
         "flow",
         "guest_max",
+        "history",
         "load",
         "on_gap",
         "rank",
@@ -101,6 +104,7 @@ class Events:
         self.load: int = 0
         self.guest_max: int = guest_max
         self.flow: Flow = Flow(counters)
+        self.history: FrameHistory | None = None
         self.stats: EventStats = stats
         self._stamp: Stamp = stamp
         self._counters: MessageCounters = counters
@@ -299,6 +303,8 @@ class Events:
         message.head = message.head[:13] + sequence.to_bytes(4, "big")
         if self._add is not None:
             self._record(mark or self._own_mark, message)
+        if self.history is not None:
+            self.history.add(message)
         self.distribute(message)
         return sequence
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from broker.identity import Credentials
+from broker.wire.event_history import FrameHistory
 from broker.wire.message import Message
 
 CLIENT: Final = 0
@@ -222,6 +223,11 @@ class Context(ABC):
     @abstractmethod
     def uuid(self) -> str:
         """This incarnation's uuid (36 characters)."""
+
+    @property
+    @abstractmethod
+    def event_history(self) -> FrameHistory | None:
+        """The last events, at rank 0; None: none are kept."""
 
     # -- messages ------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""Subscriptions of attached clients, and publishing by request (``event.subscribe``, ``unsubscribe``, ``publish``).
+"""Subscriptions of attached clients, publishing by request, and the events of a while ago (``event.subscribe``,
+``unsubscribe``, ``publish``, ``since``).
 
 The broker a client is attached to answers the first two, whatever nodeid says (``change_link``, which ``service.add``
 and ``service.remove`` share). What deployed connectors answer themselves they answer even where no response is wanted;
@@ -7,14 +8,18 @@ answer them with flag STREAMING clear, so that a call that wants a stream ends; 
 
 Publishing is rank 0's: events are numbered there, and the answer follows the event on the same links (see
 ``routing.events``): a client that has the answer knows that its own broker has delivered the event to its subscribers.
+So is the answer of ``since``: whoever subscribed before it asked has every event that is newer than the answer, and
+goes on without a hole.
 """
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 import errno
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Container, Mapping
+from typing import Final
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
@@ -22,9 +27,15 @@ from broker.services.context import CLIENT, Context, Sender
 from broker.services.dispatch import failure_of
 from broker.services.service import Service, method
 from broker.serving.request import LATER, Later, Request
+from broker.wire.event_history import follower
 from broker.wire.message import PRIVATE, STREAMING, event
 from broker.wire.payload import encode_reason
 from broker.wire.topic import RESERVED_TEXT, is_reserved
+
+PAGE_BYTES: Final = 256 << 10
+"""Frames in one answer of ``event.since``, but for one that is larger and comes alone."""
+PAGE_MSGS: Final = 1024
+"""The same in events: finding and joining them takes less than a millisecond."""
 
 
 def attached(context: Context, request: Request) -> Sender:
@@ -95,8 +106,7 @@ class Event(Service):
         Flags are 0 or PRIVATE (32); the payload is base64 and holds all bytes, the NUL of JSON included. EPERM: the
         topic is the owner's (`is_reserved`).
         """
-        if self.context.rank != 0:  # number and text as deployed
-            raise RpcError(errno.EPROTO, "this service is only available on rank 0")
+        self._check_root()
         topic, flags = request.field("topic", str), request.field("flags", int)
         if flags not in (0, PRIVATE):
             raise ProtocolError(f"event flags {flags}, expected 0 or {PRIVATE}")
@@ -107,6 +117,48 @@ class Event(Service):
         payload = decode_base64(request.field("payload", str, "")) or None
         cred = {"userid": request.userid, "rolemask": request.rolemask}
         return {"seq": self.context.publish(event(topic, payload, flags=flags, **cred))}
+
+    @method("since")
+    def since(self, request: Request) -> Mapping[str, object]:
+        """``{"epoch", "sequence"}`` or ``{"age_s"}``: what rank 0 keeps of the events behind a position, or of the
+        last seconds; private ones, too: whoever passes them on has to judge for each receiver.
+
+        -> ``{"epoch", "first", "last", "behind", "missing", "events"}``: whose numbers these are; the oldest that is
+        kept and the newest there is; the events behind number ``behind``, framed, as base64, and none when nothing is
+        behind it. ``missing``: some that were asked for may be gone, or are another epoch's. What does not fit one
+        answer is had by asking again, behind the last one that came. ENOSYS: none are kept.
+        """
+        self._check_root()
+        history = self.context.event_history
+        if history is None:
+            raise RpcError(errno.ENOSYS, "rank 0 keeps no events: events.history_bytes is 0")
+        age_s = request.field("age_s", (int, float), None)
+        if age_s is not None:
+            sequence = history.number_at(asyncio.get_running_loop().time() - age_s)
+        else:
+            sequence = request.field("sequence", int)
+        epoch = request.field("epoch", str, history.epoch)
+        missing = not history.covers(epoch, sequence)
+        behind = history.before if missing else sequence
+        frames: list[bytes] = []
+        size = 0
+        for frame in history.since(behind, PAGE_MSGS):
+            size += len(frame)
+            if frames and size > PAGE_BYTES:
+                break
+            frames.append(frame)
+        return {
+            "epoch": history.epoch,
+            "first": follower(history.before),
+            "last": history.last,
+            "behind": behind,
+            "missing": missing,
+            "events": b64encode(b"".join(frames)).decode(),
+        }
+
+    def _check_root(self) -> None:
+        if self.context.rank != 0:  # number and text as deployed
+            raise RpcError(errno.EPROTO, "this service is only available on rank 0")
 
 
 def _prefix(request: Request) -> bytes:

@@ -327,6 +327,18 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     have their size in 512 bytes. Default 4096: sixteen events to 256 subscribers."""
 
 
+class EventsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[events]`: the last events, kept by rank 0 for gateways and programs that were away: `event.since`."""
+
+    history_bytes: Annotated[int, Meta(ge=0, le=2**40)] = 16 * 2**20
+    """Memory for them; the oldest go first. Default 16 MiB: some 60 000 small events. 0 keeps none, and whoever was
+    away is told that something may be missing."""
+
+    history_s: Annotated[float, Meta(ge=0, le=86400 * 7)] = 600.0
+    """Seconds for which an event is kept. Default 600: a gateway that is replaced, or a laptop that wakes up, is back
+    by then. 0 keeps them as long as there is memory."""
+
+
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole configuration. `broker.settings.load` reads one; `Settings.defaults()` is that of an empty
     file.
@@ -352,6 +364,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     limits: LimitsSection = field(default_factory=LimitsSection)
     """`[limits]`: what a peer may cost."""
+
+    events: EventsSection = field(default_factory=EventsSection)
+    """`[events]`: the last events, for whoever was away."""
 
     journal: JournalSection = field(default_factory=JournalSection)
     """`[journal]`: what passes, on disk. Default off."""

@@ -3,5 +3,4 @@
 ``run``      consecutive events for the same receivers: encoded once, shared by all of them
 ``fanout``   who gets which event: prefixes, rights, privacy
 ``latest``   the newest event of each topic
-``history``  the last events, for clients that come back
 """

@@ -16,8 +16,8 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 from broker.identity import Role
+from broker.wire.event_history import MessageHistory
 from gateway.events.fanout import Fanout
-from gateway.events.history import History
 from gateway.events.latest import Latest
 from gateway.sessions.any_rank_retry import AnyRankRetry
 from gateway.sessions.deadlines import Deadlines
@@ -59,7 +59,7 @@ class Delivery:
         self.sessions = sessions
         self.upstream = upstream
         self.fanout = Fanout(sessions.settings.limits.subscriptions)
-        self.history = History(kept.history_msgs, kept.history_bytes)
+        self.history = MessageHistory(kept.history_msgs, kept.history_bytes)
         self.latest = Latest(kept.latest, kept.latest_msgs, kept.latest_bytes) if kept.latest else None
         self.pressure = Pressure()
         self.registrations = Registrations(sessions, upstream, self.pressure)

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from broker.rates import Buckets
 from broker.wire.audience import Prefixes
+from broker.wire.event_history import AHEAD, distance
 from broker.wire.parts import part_data
 from gateway.events.fanout import may_see
-from gateway.events.history import AHEAD, distance
 from gateway.events.run import Run
 
 if TYPE_CHECKING:

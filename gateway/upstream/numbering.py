@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from broker.bounded_queue import BoundedQueue
-from gateway.events.history import AHEAD, distance, follower
+from broker.wire.event_history import AHEAD, distance, follower
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ class Numbering:
 
     def _take(self, messages: list[Message]) -> None:
         """Keep consecutive events and hand them over."""
-        self._history.extend(messages)
+        self._history.add(messages)
         self._receiver.published(messages)
 
     def settle(self, epoch: str, sequence: int) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from broker.errors import LinkError
     from broker.transport.link import Link
-    from gateway.events.history import History
+    from broker.wire.event_history import MessageHistory
 
 log = logging.getLogger("headgate")
 
@@ -41,7 +41,7 @@ class UpstreamReceiver(Protocol):
     """Who gets what the upstream brings for sessions; nothing of it may wait."""
 
     @property
-    def history(self) -> History:
+    def history(self) -> MessageHistory:
         """The newest events, their epoch and number, also from one link to the next."""
 
     def answered(self, message: Message) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.wire import message as wire
-from gateway.events.history import NUMBERS, History, follower
+from broker.wire.event_history import NUMBERS, MessageHistory, follower
 
 STEPS = st.lists(
     st.one_of(
@@ -51,7 +51,7 @@ class Everything:
 
 @given(steps=STEPS, max_msgs=st.integers(0, 8), max_bytes=st.integers(0, 400))
 def test_covers_and_since_tell_exactly_what_is_held(steps, max_msgs, max_bytes):
-    history, model, last = History(max_msgs, max_bytes), Everything(), 0
+    history, model, last = MessageHistory(max_msgs, max_bytes), Everything(), 0
     for kind, value in [("begin", 0), *steps]:
         if kind == "begin":
             history.begin("e", value)
@@ -67,7 +67,7 @@ def test_covers_and_since_tell_exactly_what_is_held(steps, max_msgs, max_bytes):
                 model.break_at(last)
             last = follower(last)
             message = wire.event("t", b"x" * (value if kind == "add" else 0), sequence=last)
-            history.add(message)
+            history.add([message])
             model.numbers.append(last)
             model.sizes[last] = message.size
         held = model.held(max_msgs, max_bytes)

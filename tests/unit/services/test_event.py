@@ -5,8 +5,10 @@ import base64
 import pytest
 
 from broker.errors import ProtocolError
-from broker.services.event import decode_base64
-from broker.wire.message import NORESPONSE, STREAMING
+from broker.services.event import PAGE_MSGS, Event, decode_base64
+from broker.wire.event_history import FrameHistory
+from broker.wire.framing import Splitter
+from broker.wire.message import NORESPONSE, STREAMING, event
 from tests.tables import for_each
 from tests.unit.services.desk import GUEST, NOBODY, OWNER, REMOTE_OWNER, Desk, text, value
 
@@ -160,3 +162,108 @@ def test_topics_that_programs_trust_are_published_by_the_owner_alone(topic):
         desk.client(GUEST).ask("event.publish", {"topic": topic.replace(".", "s.", 1), "flags": 0}).errnum
         == 0
     )
+
+
+def keeping(max_bytes=1 << 20, age_s=600.0):
+    """A rank 0 that keeps events."""
+    desk = Desk(kinds=[Event])  # without those that publish by themselves
+    history = desk.broker.router.events.history = FrameHistory(max_bytes, age_s)
+    history.begin("one", 0)
+    return desk, history
+
+
+def numbers_of(answer):
+    """The numbers of the events in an answer of ``event.since``."""
+    return [message.sequence for message in Splitter().feed(base64.b64decode(answer["events"]))]
+
+
+def test_what_was_published_is_had_from_a_number_on():
+    desk, _ = keeping()
+    me = desk.client(OWNER)
+    for number in range(1, 5):
+        me.ask("event.publish", {"topic": f"t.{number}", "flags": 32 * (number == 2)})
+    found = value(me.ask("event.since", {"epoch": "one", "sequence": 2}))
+    assert found | {"events": ""} == {
+        "epoch": "one",
+        "first": 1,
+        "last": 4,
+        "behind": 2,
+        "missing": False,
+        "events": "",
+    }
+    assert numbers_of(found) == [3, 4]
+    # private ones, too: whoever passes them on judges
+    assert numbers_of(value(me.ask("event.since", {"sequence": 0}))) == [1, 2, 3, 4]
+    nothing = value(me.ask("event.since", {"sequence": 4}))
+    assert (nothing["missing"], nothing["events"]) == (False, "")
+
+
+@for_each(
+    "position",
+    [
+        {"epoch": "another", "sequence": 2},
+        {"epoch": "one", "sequence": 3},
+        {"epoch": "one", "sequence": 99},
+        {"epoch": "", "sequence": 5},
+    ],
+)
+def test_what_may_be_missing_is_told_and_what_is_there_comes(position):
+    desk, history = keeping(max_bytes=500)
+    me = desk.client(OWNER)
+    for _ in range(9):
+        me.ask("event.publish", {"topic": "t", "flags": 0})
+    assert history.before == 4
+    found = value(me.ask("event.since", position))
+    assert (found["missing"], found["first"], found["behind"]) == (True, 5, 4)
+    assert numbers_of(found) == [5, 6, 7, 8, 9]
+
+
+def test_pages_are_bounded_and_one_event_always_fits():
+    desk, _ = keeping(max_bytes=4 << 20)
+    me = desk.client(OWNER)
+    payload = base64.b64encode(b"x" * 100_000).decode()
+    for size in (payload, payload, payload, base64.b64encode(b"x" * 300_000).decode(), ""):
+        me.ask("event.publish", {"topic": "t", "flags": 0, "payload": size})
+    behind, pages = 0, []
+    while True:
+        found = value(me.ask("event.since", {"epoch": "one", "sequence": behind}))
+        if not found["events"]:
+            break
+        pages.append(numbers_of(found))
+        behind = pages[-1][-1]
+    assert pages == [[1, 2], [3], [4], [5]]
+    assert behind == found["last"]
+
+
+def test_pages_are_bounded_in_events():
+    desk, _ = keeping()
+    me = desk.client(OWNER)
+    for _ in range(PAGE_MSGS + 1):
+        desk.run(desk.context.publish, event("t"))
+    assert numbers_of(value(me.ask("event.since", {"sequence": 0})))[-1] == PAGE_MSGS
+
+
+def test_the_last_seconds():
+    desk, history = keeping()
+    me = desk.client(OWNER)
+    for number in range(1, 4):
+        me.ask("event.publish", {"topic": f"t.{number}", "flags": 0})
+        history.mark(desk.loop.time())
+        desk.advance(10)
+    assert numbers_of(value(me.ask("event.since", {"age_s": 25}))) == [2, 3]
+    assert numbers_of(value(me.ask("event.since", {"age_s": 1e9}))) == [1, 2, 3]
+    assert numbers_of(value(me.ask("event.since", {"age_s": 0.0}))) == []
+
+
+def test_who_keeps_none_says_so():
+    errnum, why = Desk().client(OWNER).refused("event.since", {"sequence": 0})
+    assert (errnum, "events.history_bytes" in why) == (38, True)
+    assert Desk(rank=1).client(OWNER).refused("event.since", {"sequence": 0})[0] == 71
+
+
+@for_each(
+    "data", [None, {}, {"sequence": "5"}, {"sequence": True}, {"age_s": "1"}, {"sequence": 1, "epoch": 5}]
+)
+def test_what_names_no_position_is_a_protocol_error(data):
+    desk, _ = keeping()
+    assert desk.client(OWNER).refused("event.since", data)[0] == 71

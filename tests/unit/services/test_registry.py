@@ -22,7 +22,7 @@ MASKS = {
     },
     "config": {"get": USER, "reload": OWNERS, "load": OWNERS},
     "connector-local": {"stats-get": OWNERS},
-    "event": {"subscribe": USER, "unsubscribe": USER, "publish": USER},
+    "event": {"subscribe": USER, "unsubscribe": USER, "publish": USER, "since": OWNERS},
     "groups": {"get": USER, "join": OWNERS, "leave": OWNERS, "update": OWNERS},
     "heartbeat": {"stats-get": OWNERS},
     "job-manager": {"queue-list": USER, "queue-status": USER},

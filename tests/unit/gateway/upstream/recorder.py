@@ -3,15 +3,15 @@
 import asyncio
 
 from broker.wire import message as wire
+from broker.wire.event_history import MessageHistory
 from broker.wire.parts import encode_part
-from gateway.events.history import History
 
 
 class Recorder:
     """A ``trunk.UpstreamReceiver``; ``told`` has everything in order."""
 
     def __init__(self, history_msgs=1000):
-        self.history = History(history_msgs, 1 << 20)
+        self.history = MessageHistory(history_msgs, 1 << 20)
         self.provides = set()
         self.told = []
         self.answers = []

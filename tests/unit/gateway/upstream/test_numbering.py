@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.events.history import NUMBERS
+from broker.wire.event_history import NUMBERS
 from gateway.upstream import numbering as module
 from gateway.upstream.numbering import Numbering
 from tests.tables import for_each
