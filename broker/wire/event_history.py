@@ -53,15 +53,16 @@ class History(Generic[Entry]):
         max_bytes: their sizes together at most; 0 keeps none.
 
     Attributes:
+        max_msgs: as above.
         epoch: whose numbers these are; "" before ``begin``.
         last: the number of the newest event known, held or not.
         bytes: sizes of all held events together.
     """
 
-    __slots__ = ("_held", "_known", "_max_bytes", "_max_msgs", "bytes", "epoch", "last")
+    __slots__ = ("_held", "_known", "_max_bytes", "bytes", "epoch", "last", "max_msgs")
 
     def __init__(self, max_msgs: int, max_bytes: int) -> None:
-        self._max_msgs: int = max_msgs
+        self.max_msgs: int = max_msgs
         self._max_bytes: int = max_bytes
         self._held: deque[Entry] = deque()
         self._known: bool = (
@@ -101,14 +102,14 @@ class History(Generic[Entry]):
         self._held.extend(entries)
         for entry in entries:
             self.bytes += self.size_of(entry)
-        if self.bytes > self._max_bytes or len(self._held) > self._max_msgs:
+        if self.bytes > self._max_bytes or len(self._held) > self.max_msgs:
             self._shrink()
 
     def prepend(self, entries: list[Entry]) -> None:
         """Keep events whose numbers end right before the oldest that is held, as many of the newest as have room."""
         for entry in reversed(entries):
             size = self.size_of(entry)
-            if self.bytes + size > self._max_bytes or len(self._held) >= self._max_msgs:
+            if self.bytes + size > self._max_bytes or len(self._held) >= self.max_msgs:
                 return
             self._held.appendleft(entry)
             self.bytes += size
@@ -138,7 +139,7 @@ class History(Generic[Entry]):
 
     def _shrink(self) -> None:
         held = self._held
-        while self.bytes > self._max_bytes or len(held) > self._max_msgs:
+        while self.bytes > self._max_bytes or len(held) > self.max_msgs:
             self.bytes -= self.size_of(held.popleft())
 
     def _clear(self) -> None:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +38,10 @@ _TOLD: Final = int(Role.OWNER | Role.ADMIN)
 """Roles that are told why the broker is away."""
 NOT_THERE: Final = errno.ENOSYS.to_bytes(4, "big")
 """The errnum of a response, as it stands in its header."""
+READ_S: Final = 2.0
+"""How long clients may take to read events that come faster than they were published."""
+LOOK_S: Final = 0.01
+"""How often it is looked whether they have."""
 
 
 class Delivery:
@@ -116,6 +121,25 @@ class Delivery:
             self.fanout.publish(messages)
         if self.deadlines.resumptions:
             self.deadlines.arrived(messages)
+
+    def filled(self, messages: list[Message]) -> None:
+        """See ``UpstreamReceiver``."""
+        if self.latest is not None:
+            self.latest.update(messages)
+
+    async def until_read(self) -> bool:
+        """See ``UpstreamReceiver``: nobody has more than a quarter waiting of what may wait, so that who reads is not
+        taken for slow because of what comes at once.
+        """
+        most = self.sessions.settings.limits.outbox_bytes // 4
+        until = self.sessions.clock() + READ_S
+        while self.sessions.options.budget.used_bytes > most and any(
+            session.link.outbox.queued_bytes > most for session in self.sessions.by_id.values()
+        ):
+            if self.sessions.clock() > until:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
 
     def fail_calls(self, front: bytes) -> None:
         """See ``UpstreamReceiver``: they are answered."""

@@ -4,7 +4,8 @@ Rank 0 numbers the events of its instance from 1 on (RFC 3, "Event Message Type"
 numbering lives as long as the link, so an odd number can only be a repetition or a gap. Behind another rank the
 numbering may change while the link stays: rank 0 is started again and the tree heals. Whatever is odd there puts the
 numbering *in doubt*: events are held back until somebody asked rank 0 who it is and what its newest number is
-(``settle``); only then is it known what was missed.
+(``settle``); only then is it known what was missed. In between, what rank 0 has kept of it is filled in, page by page
+(``fill``): clients that are here get it as if it came now, and the history has it for those that come back.
 
 The history keeps epoch and newest number, also from one link to the next.
 """
@@ -15,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from broker.bounded_queue import BoundedQueue
-from broker.wire.event_history import AHEAD, distance, follower
+from broker.wire.event_history import AHEAD, NUMBERS, distance, follower
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,18 +38,22 @@ class Numbering:
         on_doubt: called when doubt arises; ``settle`` ends it.
 
     Attributes:
-        certain: the link goes to rank 0: nothing ever puts the numbering in doubt.
+        certain: the link goes to rank 0: what is odd there is a repetition or a gap.
+        fillable: rank 0 keeps events: a gap puts the numbering in doubt even where it is certain.
         duplicates: events that came again and were dropped.
         missed: events that never came, as far as they could be counted.
     """
 
     __slots__ = (
+        "_first",
         "_held",
         "_history",
         "_on_doubt",
         "_receiver",
+        "_told",
         "certain",
         "duplicates",
+        "fillable",
         "missed",
     )
 
@@ -57,7 +62,12 @@ class Numbering:
         self._history = receiver.history
         self._on_doubt = on_doubt
         self._held: BoundedQueue[Message] | None = BoundedQueue(HELD_MAX, HELD_MAX_BYTES)
+        self._first = (
+            not self._history.epoch
+        )  # nobody can have been here before: what is filled in is nobody's news
+        self._told = False
         self.certain = False
+        self.fillable = False
         self.duplicates = 0
         self.missed = 0
 
@@ -70,6 +80,7 @@ class Numbering:
         """Something happened on the way to rank 0: believe no number until ``settle``."""
         if self._held is None:
             self._held = BoundedQueue(HELD_MAX, HELD_MAX_BYTES)
+            self._told = False
             self._on_doubt()
 
     def received(self, messages: list[Message]) -> None:
@@ -100,6 +111,40 @@ class Numbering:
         self._history.add(messages)
         self._receiver.published(messages)
 
+    def fill(self, epoch: str, messages: list[Message]) -> None:
+        """Take events that rank 0 has kept, while in doubt: of ``epoch``, in order, before those that are held back;
+        never empty. Those that are known here are passed over.
+        """
+        history = self._history
+        changed = epoch != history.epoch
+        if changed:
+            history.begin(epoch, (messages[0].sequence - 1) % NUMBERS)
+        fresh = [message for message in messages if 0 < distance(history.last, message.sequence) <= AHEAD]
+        if not fresh:
+            return
+        missed = distance(history.last, fresh[0].sequence) - 1
+        if missed:
+            self.missed += missed
+            history.begin(epoch, (fresh[0].sequence - 1) % NUMBERS)
+        if self._first:
+            history.add(fresh)
+            self._receiver.filled(fresh)
+            return
+        if not self._told or missed:
+            self._tell(changed, None if changed else missed)
+        self._take(fresh)
+
+    def meets(self, sequence: int) -> bool:
+        """Whether what is held back begins at or before the event behind ``sequence``."""
+        held = self._held
+        return held is not None and len(held) > 0 and distance(held[0].sequence, follower(sequence)) <= AHEAD
+
+    def _tell(self, epoch_changed: bool, missed: int | None) -> None:
+        if self._first:
+            epoch_changed, missed, self._first = True, None, False
+        self._told = True
+        self._receiver.upstream_joined(epoch_changed, missed)
+
     def settle(self, epoch: str, sequence: int) -> None:
         """End the doubt: the numbering is ``epoch``'s, and ``sequence`` belongs to an event that was published since.
 
@@ -126,7 +171,7 @@ class Numbering:
         if not step or not sequence or (self.certain and step > AHEAD):
             self.duplicates += 1
             return False
-        if not self.certain:
+        if self.fillable or not self.certain:
             self.doubt()
             return False
         self.missed += step - 1
@@ -138,34 +183,37 @@ class Numbering:
         """The same numbering as before."""
         last = self._history.last
         ahead = [message for message in held if 0 < distance(last, message.sequence) <= AHEAD]
-        self.duplicates += len(held) - len(ahead)
+        if not self._told:  # what was filled in was held back, too
+            self.duplicates += len(held) - len(ahead)
         first = ahead[0].sequence if ahead else follower(sequence)
         missed = distance(last, first) - 1
         if missed < 0 or missed > AHEAD:  # nothing came and nothing is missing
             missed = 0
         if missed:
             self.missed += missed
-            self._history.begin(self._history.epoch, (first - 1) % 0xFFFFFFFF)
-        self._receiver.upstream_joined(False, missed)
+            self._history.begin(self._history.epoch, (first - 1) % NUMBERS)
+        if missed or not self._told:
+            self._tell(False, missed)
         self._deliver(ahead)
 
     def _begin(self, epoch: str, held: list[Message], sequence: int) -> None:
         """Another numbering: what was held belongs to it from the last unbroken stretch up to ``sequence`` on."""
         start = _stretch(held, sequence)
         fresh = held[start:]
-        before = (fresh[0].sequence - 1) % 0xFFFFFFFF if fresh else sequence
+        before = (fresh[0].sequence - 1) % NUMBERS if fresh else sequence
         self._history.begin(epoch, before)
-        self._receiver.upstream_joined(True, None)
+        self._tell(True, None)
         self._deliver(fresh)
 
     def _deliver(self, held: list[Message]) -> None:
         """Hand over what was held; it is all of one numbering, so that a gap in it is no more than a gap."""
-        certain, self.certain = self.certain, True
+        before = self.certain, self.fillable
+        self.certain, self.fillable = True, False
         try:
             if held:
                 self.received(held)
         finally:
-            self.certain = certain
+            self.certain, self.fillable = before
 
 
 def _stretch(held: list[Message], sequence: int) -> int:

@@ -53,6 +53,12 @@ class UpstreamReceiver(Protocol):
     def published(self, messages: list[Message]) -> None:
         """Events in order, numbered without a hole since the last ``upstream_joined``; the history has them already."""
 
+    def filled(self, messages: list[Message]) -> None:
+        """Events of before the first join, in order, which the history has: nobody was here for them."""
+
+    async def until_read(self) -> bool:
+        """Wait until clients have read most of what they were sent; False: that takes too long."""
+
     def fail_calls(self, front: bytes) -> None:
         """The link that carried the calls of one session has ended; ``front`` is its route stack."""
 

@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from broker.awake import stall_s
 from broker.backoff import Backoff
 from broker.client.calls import Response
-from broker.errors import ConfigError, HeadgateError, LinkBroken, LinkClosed, LinkError, LinkRefused, RpcError
+from broker.client.past_events import past_events
+from broker.errors import (
+    ConfigError,
+    HeadgateError,
+    LinkBroken,
+    LinkClosed,
+    LinkError,
+    LinkRefused,
+    ProtocolError,
+    RpcError,
+)
 from broker.identity import Role
 from broker.schemes import capabilities_of
 from broker.secret import masked
@@ -359,7 +369,17 @@ class Upstream:
             raise LinkBroken(f"{self.shown}: no answer within {JOIN_S:g} s", errno.ETIMEDOUT) from None
         if trunk.ended is not None:
             raise trunk.ended
-        self._joined(trunk, epoch, sequence)
+        first = not self._receiver.history.epoch
+        if first:  # before anybody can be live, for whom it would be news
+            await self._fill(trunk, epoch, sequence)
+            if trunk.ended is not None:
+                raise trunk.ended
+        self._joined(trunk, epoch)
+        if not first:
+            await self._fill(trunk, epoch, sequence)
+        if trunk.ended is None:
+            trunk.settle(epoch, sequence)
+            self._here.set()
 
     async def _introduce(self, trunk: Trunk) -> None:
         """Ask who it takes us for, and who it is.
@@ -421,6 +441,30 @@ class Upstream:
                 return epoch, sequence
         raise LinkBroken(f"{self.shown}: rank 0 changes faster than it can be asked")
 
+    async def _fill(self, trunk: Trunk, epoch: str, sequence: int) -> None:
+        """Take from rank 0 what it has kept of the events that were not seen here, while new ones are held back.
+
+        Nothing where it keeps none, is none of ours, or cannot be asked: then they count as missed.
+        """
+        if not self.headgate:
+            return
+        history, numbering = self._receiver.history, trunk.numbering
+        same = history.epoch == epoch
+        behind = history.last if same else max(0, sequence - history.max_msgs)
+        patient = True
+        try:
+            async for page in past_events(trunk, {"epoch": epoch, "sequence": behind}, timeout_s=JOIN_S):
+                numbering.fillable = True
+                if page.epoch != epoch or trunk.ended is not None:
+                    return  # another rank 0 answers by now, which is found out by what tells of the loss of this one
+                if page.events:
+                    numbering.fill(epoch, page.events)
+                    patient = patient and await self._receiver.until_read()
+                if same and numbering.meets(page.end):
+                    return
+        except (RpcError, ProtocolError, TimeoutError) as error:
+            log.debug("upstream: no events of before: %s", error)
+
     async def _offer(self, trunk: Trunk) -> None:
         """Let others call ``gateway.*`` through the upstream; of several gateways the first one answers."""
         try:
@@ -444,11 +488,13 @@ class Upstream:
         else:
             return
         self.epoch = epoch
-        trunk.settle(epoch, sequence)
+        await self._fill(trunk, epoch, sequence)
+        if trunk.ended is None:
+            trunk.settle(epoch, sequence)
 
     # -- what changed --------------------------------------------------------------------------
 
-    def _joined(self, trunk: Trunk, epoch: str, sequence: int) -> None:
+    def _joined(self, trunk: Trunk, epoch: str) -> None:
         self.handle = trunk
         if self.headgate:
             trunk.ask_handled()
@@ -464,8 +510,6 @@ class Upstream:
             "upstream: joined %s, %s %s, rank %d of %d", self.shown, what, self.version, self.rank, self.size
         )
         self.epoch = epoch
-        self._here.set()
-        trunk.settle(epoch, sequence)
         self._receiver.reregister()
 
     def _choked(self, choked: bool) -> None:

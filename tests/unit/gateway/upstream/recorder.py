@@ -35,6 +35,13 @@ class Recorder:
         self.told.append(("published", [message.sequence for message in messages]))
         self.events += messages
 
+    def filled(self, messages):
+        self.told.append(("filled", [message.sequence for message in messages]))
+
+    async def until_read(self):
+        await asyncio.sleep(0)
+        return True
+
     def upstream_lost(self, reason):
         self.told.append(("lost", reason))
 

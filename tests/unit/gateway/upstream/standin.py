@@ -1,12 +1,14 @@
 """A stand-in for the upstream that does what a test tells it: leave numbers out, be started again, fall silent."""
 
 import asyncio
+import base64
 import contextlib
 import itertools
 
 from broker.transport.link import Options
 from broker.transport.registry import listen
 from broker.wire import message as wire
+from broker.wire.event_history import FrameHistory
 from broker.wire.payload import decode_json, encode_json
 from gateway.upstream.upstream import Upstream
 from tests.unit.client.tiny_broker import TinyBroker
@@ -18,6 +20,8 @@ _names = itertools.count()
 class StandIn(TinyBroker):
     """Attributes of an instance, events as told, streams that watch rank 0."""
 
+    page_msgs = 2
+
     def __init__(self, rank=0, headgate=True):
         super().__init__()
         self.uri = f"inproc://upstream-{next(_names)}"
@@ -25,6 +29,7 @@ class StandIn(TinyBroker):
         if headgate:
             self.attrs["headgate.version"] = "1.2.3"
         self.number = 0
+        self.history = None
         self.rolemask = 5
         self.silent = ()
         self.root_lost = False
@@ -45,6 +50,8 @@ class StandIn(TinyBroker):
         await asyncio.sleep(0)
 
     def requested(self, link, message):
+        if message.type == wire.CONTROL:
+            return
         self.seen.append(message.topic)
         if message.topic in self.silent:
             return
@@ -58,6 +65,8 @@ class StandIn(TinyBroker):
     def publish(self, message):
         self.number += 1
         message.set_aux1(self.number)
+        if self.history is not None:
+            self.history.add(message.copy())
         for name, prefixes in self.prefixes.items():
             if name in self.links and message.topic.startswith(tuple(prefixes)):
                 self.links[name].send(message.copy())
@@ -78,8 +87,31 @@ class StandIn(TinyBroker):
         self.root_lost = False
         self.attrs["broker.uuid"] = epoch
         self.number = 0
+        if self.history is not None:
+            self.keep()
+
+    def keep(self, max_bytes=1 << 20):
+        """Keep events from now on, as a rank 0 that has none yet."""
+        self.history = FrameHistory(max_bytes, 0.0)
+        self.history.begin(self.attrs["broker.uuid"], self.number)
 
     # -- services ------------------------------------------------------------------------------
+
+    def event_since(self, link, message):
+        if self.history is None:
+            self.back(wire.response(message, b"", errnum=38))
+            return
+        asked, history = decode_json(message.payload), self.history
+        missing = not history.covers(asked["epoch"], asked["sequence"])
+        behind = history.before if missing else asked["sequence"]
+        said = {
+            "epoch": history.epoch,
+            "last": history.last,
+            "behind": behind,
+            "missing": missing,
+            "events": base64.b64encode(b"".join(history.since(behind, self.page_msgs))).decode(),
+        }
+        self.back(wire.response(message, encode_json(said)))
 
     def attr_get(self, link, message):
         value = self.attrs.get(decode_json(message.payload)["name"])

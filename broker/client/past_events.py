@@ -1,0 +1,93 @@
+"""Events of a while ago, page by page, as rank 0 keeps them (``event.since``).
+
+Order. Rank 0's answer goes the way that its events go: who subscribed before it asked has every event that is newer
+than a page, behind that page, and goes on without a hole.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from broker.errors import ProtocolError
+from broker.wire.framing import Splitter
+
+if TYPE_CHECKING:
+    from broker.client.calls import Response
+    from broker.wire.message import Message
+
+
+class Caller(Protocol):
+    """Who asks: a Handle."""
+
+    async def rpc(self, topic: str, payload: Any = None, *, nodeid: int, timeout_s: float | None) -> Response:
+        """Make a call (``Handle.rpc``)."""
+
+
+class _Since(msgspec.Struct):
+    """Response of ``event.since``."""
+
+    epoch: str
+    last: int
+    behind: int
+    missing: bool
+    events: str
+
+
+class Page(NamedTuple):
+    """Some events in a row."""
+
+    epoch: str
+    """Whose numbers they have."""
+    behind: int
+    """The number behind which they begin."""
+    last: int
+    """The newest number that there was."""
+    missing: bool
+    """Some that were asked for may be gone; these are the oldest that are kept."""
+    events: list[Message]
+    """None at the end."""
+
+    @property
+    def end(self) -> int:
+        """The number behind which the next page begins."""
+        return self.events[-1].sequence if self.events else self.last
+
+    @property
+    def final(self) -> bool:
+        """Whether there was nothing behind it."""
+        return self.end == self.last
+
+
+async def past_events(
+    caller: Caller, asked: Mapping[str, object], *, timeout_s: float | None = None
+) -> AsyncIterator[Page]:
+    """The pages behind ``{"epoch", "sequence"}``, or of the last seconds (``{"age_s"}``), at least one, up to the
+    newest event; the next one is asked for when it is wanted. Each may take ``timeout_s``; None is as long as it takes.
+
+    Raises:
+        RpcError: ENOSYS, rank 0 keeps none; EPERM, for the owner only. LinkError: the link ended.
+        ProtocolError: what it answers are no events. TimeoutError: as above.
+    """
+    while True:
+        found = (await caller.rpc("event.since", asked, nodeid=0, timeout_s=timeout_s)).json(_Since)
+        page = Page(found.epoch, found.behind, found.last, found.missing, _decoded(found.events))
+        yield page
+        if page.final:
+            return
+        asked = {"epoch": page.epoch, "sequence": page.end}
+
+
+def _decoded(text: str) -> list[Message]:
+    splitter = Splitter()
+    try:
+        events = splitter.feed(b64decode(text, validate=True))
+    except binascii.Error as error:
+        raise ProtocolError(f"event.since: its events are no base64: {error}") from error
+    if splitter.failure is not None or splitter.pending_bytes:
+        raise ProtocolError(f"event.since: {splitter.failure or 'an event is cut off'}")
+    return events

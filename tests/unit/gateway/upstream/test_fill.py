@@ -1,0 +1,141 @@
+"""What was missed is filled in from what rank 0 keeps: before a stand-in."""
+
+from broker.errors import LinkEnded
+from tests.unit.gateway.upstream.recorder import Recorder, until
+from tests.unit.gateway.upstream.standin import StandIn, joined, run
+
+
+def keeping(rank=0, events=0):
+    standin = StandIn(rank=rank)
+    standin.keep()
+    for _ in range(events):
+        standin.event("before")
+    return standin
+
+
+def numbers(centre):
+    return [number for kind, *rest in centre.told if kind == "published" for number in rest[0]]
+
+
+async def cut(upstream, standin, events):
+    """The link is lost, and comes back when so many events were published."""
+    upstream.handle.link.abort(LinkEnded("cut"))
+    await until(lambda: not upstream.joined)
+    for _ in range(events):
+        standin.event("meanwhile")
+    assert await upstream.wait_joined(10), upstream.reason
+
+
+def test_who_is_new_fills_its_history_and_tells_nobody():
+    async def script():
+        async with joined(keeping(events=5)) as (_, centre, _):
+            assert centre.told == [
+                ("filled", [1, 2]),
+                ("filled", [3, 4]),
+                ("filled", [5, 6]),
+                ("joined", True, None),
+            ]
+            assert centre.history.covers("epoch-1", 0)
+            assert centre.history.last == 6
+
+    run(script)
+
+
+def test_no_more_is_asked_for_than_there_is_room_for():
+    async def script():
+        centre = Recorder(history_msgs=3)
+        async with joined(keeping(events=50), centre=centre):
+            assert [entry[0] for entry in centre.told] == ["filled", "filled", "joined"]
+            assert centre.history.before == 48
+
+    run(script)
+
+
+def test_what_was_published_while_the_link_was_away_comes_as_if_it_came_now():
+    async def script():
+        async with joined(keeping()) as (standin, centre, upstream):
+            standin.event()
+            await until(lambda: centre.history.last == 2)
+            centre.told.clear()
+            await cut(upstream, standin, 7)
+            standin.event()
+            await until(lambda: centre.history.last == 11)
+            told = [entry for entry in centre.told if entry[0] == "joined"]
+            assert told == [("joined", False, 0)]
+            assert numbers(centre) == list(range(3, 12))
+            assert centre.history.covers("epoch-1", 1)
+            assert (upstream.handle.numbering.missed, upstream.handle.numbering.duplicates) == (0, 0)
+
+    run(script)
+
+
+def test_what_rank_0_does_not_keep_any_more_is_told_as_missed():
+    async def script():
+        async with joined(keeping()) as (standin, centre, upstream):
+            centre.told.clear()
+            upstream.handle.link.abort(LinkEnded("cut"))
+            await until(lambda: not upstream.joined)
+            for _ in range(5):
+                standin.event("gone")
+            standin.keep()
+            for _ in range(3):
+                standin.event("kept")
+            assert await upstream.wait_joined(10)
+            told = [entry for entry in centre.told if entry[0] == "joined"]
+            assert told == [("joined", False, 5)]
+            assert numbers(centre) == [7, 8, 9, 10]
+            assert upstream.handle.numbering.missed == 5
+
+    run(script)
+
+
+def test_a_gap_is_filled_even_on_a_link_to_rank_0():
+    async def script():
+        async with joined(keeping()) as (standin, centre, upstream):
+            centre.told.clear()
+            prefixes, standin.prefixes = standin.prefixes, {}
+            for _ in range(3):
+                standin.event("dropped")
+            standin.prefixes = prefixes
+            standin.event("after")
+            await until(lambda: centre.history.last >= 5)
+            assert numbers(centre)[:4] == [2, 3, 4, 5]
+            assert [entry for entry in centre.told if entry[0] == "joined"] == [("joined", False, 0)]
+            assert upstream.handle.numbering.missed == 0
+
+    run(script)
+
+
+def test_of_another_rank_0_clients_that_are_here_get_everything_from_its_first_event_on():
+    async def script():
+        async with joined(keeping(rank=3)) as (standin, centre, upstream):
+            centre.told.clear()
+            standin.lose_root()
+            await until(lambda: upstream.handle.numbering.in_doubt)
+            standin.new_root()
+            prefixes, standin.prefixes = standin.prefixes, {}
+            for _ in range(5):
+                standin.event("before the tree healed")
+            standin.prefixes = prefixes
+            standin.event("after")
+            await until(lambda: not upstream.handle.numbering.in_doubt)
+            assert [entry for entry in centre.told if entry[0] == "joined"] == [("joined", True, None)]
+            assert numbers(centre)[:6] == [1, 2, 3, 4, 5, 6]
+            assert centre.history.covers("epoch-2", 0)
+
+    run(script)
+
+
+def test_what_is_held_back_comes_behind_what_is_filled_in_and_once():
+    async def script():
+        async with joined(keeping(rank=3)) as (standin, centre, upstream):
+            standin.lose_root()
+            await until(lambda: upstream.handle.numbering.in_doubt)
+            for _ in range(4):
+                standin.event("held back")
+            standin.root_lost = False
+            await until(lambda: not upstream.handle.numbering.in_doubt)
+            assert numbers(centre) == list(range(2, centre.history.last + 1))
+            assert len(numbers(centre)) > 4
+
+    run(script)
