@@ -1,6 +1,6 @@
 """Dashboards that come back wherever a gateway is, and what each of them must have seen.
 
-``Dashboard`` notes what it gets and what it is told, with no code of the product; ``Publisher`` notes what was numbered;
+``Dashboard`` notes what it gets and what it is told, with no code of the product; ``Publisher`` what was numbered;
 ``wrong`` says what does not fit: an event that is missing without a word, that came twice, out of order, or to somebody
 who must not have it.
 """
