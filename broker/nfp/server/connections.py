@@ -328,12 +328,6 @@ class RouterPeer(QueuedPeer[list[Body]]):
             self._router.dropped += 1
             return False
         outbox, router, turn = self._outbox, self._router, self._router.turn
-        if turn.at_once and not len(outbox) and after <= turn.committed and self._offer(frames):
-            turn.at_once -= 1
-            self.pipe.flush()
-            if router.recording is not None:
-                router.recording.sent(self, packet, frames)
-            return True
         if self.pipe.lost is not None:
             return False
         size = sum(map(len, frames))

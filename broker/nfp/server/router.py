@@ -274,8 +274,8 @@ class NfpRouter(ConnectionListener):
     # -- messages --------------------------------------------------------------------------------
 
     def handle(self, peer: RouterPeer, messages: list[list[Part]]) -> None:
-        """Act on what one read of a connection brought; the turn goes on with others that have sent something."""
-        self.turn.soon()
+        """Act on what one read of a connection brought: a turn, at whose end what it led to leaves together."""
+        self.turn.soon()  # whatever happens here, the turn ends
         now, ingress = self.now(), self._ingress
         for frames in messages:
             if peer.deaf:
@@ -285,6 +285,7 @@ class NfpRouter(ConnectionListener):
                 ingress.handle(peer, frames, now)
             except Exception:  # those behind it must not pay for it
                 log.exception("%s: a message of %s could not be handled", self.contact_address, peer)
+        self.turn.finish()
 
     # -- the ends --------------------------------------------------------------------------------
 

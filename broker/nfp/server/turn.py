@@ -6,15 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from broker.awake import AwakeClock
 from broker.nfp.server.connections import QueuedPeer
 
 log = logging.getLogger("headgate")
-AT_ONCE: Final = 8
-"""Messages of one turn that leave while it lasts, a system call each; further ones wait for its end, and those to one
-peer leave together. So whoever calls one at a time is answered early, and many calls cost less."""
 
 
 class Turn:
@@ -27,7 +24,6 @@ class Turn:
 
     Attributes:
         committed: the last commit that is done. clock: what ``tick`` is told.
-        at_once: how many more messages may leave before the end of this turn.
     """
 
     def __init__(
@@ -51,7 +47,6 @@ class Turn:
         self._ending = False
         self._waited = False
         self.committed = 0
-        self.at_once = AT_ONCE
 
     def touch(self, sender: QueuedPeer[Any], after: int = 0) -> None:
         """``sender`` has something to send, behind the commit ``after``: it is flushed at the end of the turn."""
@@ -98,7 +93,6 @@ class Turn:
         except Exception:
             log.exception("a commit could not be begun")
         self._ending = False
-        self.at_once = AT_ONCE
         if self._touched:
             self.flush()
 

@@ -23,8 +23,8 @@ from broker.transport.zeromq.connection import Connection
 log = logging.getLogger("headgate")
 READ_BYTES: Final = 16 << 10
 """One read of a pipe that takes no turns: some dozens of messages."""
-SHARE_BYTES: Final = 1 << 10
-"""One read of a pipe that takes turns with others: two or three messages. The rest of a large part is read at once,
+SHARE_BYTES: Final = 4 << 10
+"""One read of a pipe that takes turns with others: some ten messages. The rest of a large part is read at once,
 since nobody has to act on it yet.
 """
 READS: Final = 2
