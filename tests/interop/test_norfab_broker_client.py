@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, RequestFailed, liveness
+from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, RequestFailed
 from broker.nfp.opening import BrokerOpen
+from broker.nfp.peer import liveness
 from tests.live.norfab import NorFab, Side, norfab
 from tests.live.ports import free_port
 

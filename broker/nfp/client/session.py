@@ -31,13 +31,13 @@ from broker.nfp.client.errors import JobFailed, JobTimeout, RequestFailed
 from broker.nfp.client.events import Subscriptions
 from broker.nfp.client.job import Job, JobOwner, Question, Submission
 from broker.nfp.client.limits import Limits
-from broker.nfp.client.liveness import BrokerLiveness
 from broker.nfp.client.store import ENDS, ClientStore, StoredJob, error_of, restore
 from broker.nfp.frames import Packet
 from broker.nfp.names import MMI_BROKER, Code, Command, Sender
 from broker.nfp.opening import DIALECT, broker_of
 from broker.nfp.outcome import worker_of
 from broker.nfp.peer.channel import Channel
+from broker.nfp.peer.liveness import BrokerLiveness
 from broker.nfp.targets import ANY, Target
 from broker.tasks import Tasks, within
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from broker.awake import StallMeter
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import BrokerOpen, broker_of
 from broker.nfp.peer.channel import Channel
+from broker.nfp.peer.liveness import BrokerLiveness
 
 KEEPALIVE_S: Final = BrokerOpen().keepalive_ms / 1000
 """Between keepalives, with a broker that does not say; deployed NorFab's is fixed."""
@@ -17,7 +17,7 @@ MULTIPLIER: Final = BrokerOpen().multiplier
 
 
 class Heartbeat:
-    """One worker's word that it is there, and its ear for the broker.
+    """One worker's word that it is there, and its ear for the broker, whose silence is measured as a client's is.
 
     Args:
         channel: to the broker. service: what READY registers.
@@ -30,10 +30,10 @@ class Heartbeat:
         self._channel = channel
         self._service = service
         self._loop = loop
+        # it says KEEPALIVE by itself: something is always awaited, and it need not be asked
+        self._liveness = BrokerLiveness(channel, lambda: True, lambda: None, loop)
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
-        self._back_at = 0.0
-        self._stall = StallMeter(loop.time)
         self._sent_at = 0.0
         self._broker_is_ours = False
         self.interval_s = KEEPALIVE_S
@@ -68,11 +68,13 @@ class Heartbeat:
         if not self.registered:
             self.registered = True
             self._channel.send(Packet(Sender.WORKER, Command.READY, service=self._service))
+        self._liveness.begin(opened)
         self._arm()
 
     def stop(self) -> None:
         """The conversation is over."""
         self.registered = False
+        self._liveness.end()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -101,31 +103,14 @@ class Heartbeat:
             self._channel.send(Packet(Sender.WORKER, Command.DISCONNECT, service=self._service, body=body))
         self.stop()
 
-    @property
-    def _silent_since(self) -> float:
-        return max(self._heard_at, self._back_at)
-
-    @property
-    def _silent_at(self) -> float:
-        """When the broker will have been silent for too long, to who was there all the time."""
-        return self._silent_since + self.silence_s
-
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        due = min(self._sent_at + self.interval_s, self._silent_at)
-        self._stall.wakes_at(due)
-        self._timer = self._loop.call_at(due, self._tick)
+        self._timer = self._loop.call_at(self._sent_at + self.interval_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        absent = self._stall.stalled_s()
-        if absent:  # what the broker said while we were stopped is still to be read
-            self._back_at = min(self._silent_since + absent, now)
-        if now >= self._silent_at:
-            self._channel.reopen(f"the broker was silent for {self.silence_s:g} s")
-            return
         if not self._broker_is_ours or now - self._sent_at >= self.interval_s:
             self._channel.send(Packet(Sender.WORKER, Command.KEEPALIVE, service=self._service))
             self._sent_at = now

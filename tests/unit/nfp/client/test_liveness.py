@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.nfp.client import Limits, liveness
-from broker.nfp.client.liveness import LEAST_S, STRETCH_MAX, BrokerLiveness
+from broker.nfp.client import Limits
 from broker.nfp.opening import BrokerOpen
+from broker.nfp.peer import liveness
 from broker.nfp.peer.channel import Traffic
+from broker.nfp.peer.liveness import LEAST_S, STRETCH_MAX, BrokerLiveness
 from tests.tables import for_each
 from tests.unit.nfp.client.running import WITHIN_S, run
 

@@ -1,15 +1,15 @@
 """The broker's silence: half way through the hold time it is asked for a sign of life, at its end it is given up.
 
-A broker that is frozen while its kernel goes on keeps its connections, and it sends clients no KEEPALIVE: that it
-answers nothing is all there is to see. Any packet is a sign of life; nothing is done for each, the channel's counts are
-compared at every look. ::
+A broker that is frozen while its kernel goes on keeps its connections. Workers miss its KEEPALIVE; clients are sent
+none: that it answers nothing is all there is to see. Any packet is a sign of life; nothing is done for each, the
+channel's counts are compared at every look. ::
 
     nothing is awaited of it    it may be silent for ever
     hold_s / 2 of silence       a probe, which it answers whatever else it has to say
     hold_s of silence           the session is over, as if the connection was lost
 
-The hold time is what the broker's OPEN tells workers, too: keepalive_ms x multiplier; deployed NorFab's 15 s for one
-that tells none. Time in which we were frozen ourselves does not count: what came meanwhile is still to be read.
+The hold time is what the broker's OPEN tells: keepalive_ms x multiplier; deployed NorFab's 15 s for one that tells
+none. Time in which we were frozen ourselves does not count: what came meanwhile is still to be read.
 
 A packet is seen when all of it is here, so a large one on a slow line passes for silence. Therefore the hold time
 doubles with each session that ends so, up to ``STRETCH_MAX`` times, until one has outlived the usual time.
@@ -35,13 +35,13 @@ STRETCH_MAX: Final = 8
 
 
 class BrokerLiveness:
-    """Watches whether the broker of one client still answers.
+    """Watches whether the broker of one client or worker is still there.
 
     Args:
         channel: to the broker; one within this process is not watched, it is frozen only when we are.
         awaited: whether anything is expected of the broker: an answer, a result, events. That something was sent since
             the broker was last heard counts, too.
-        probe: sends what the broker answers at once.
+        probe: sends what the broker answers at once, where it says nothing unasked.
 
     Attributes:
         hold_s: how long the broker may be silent. silent_s: how long it has been.
