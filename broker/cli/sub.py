@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from datetime import timedelta
+from typing import Annotated, Any, Final
 
 import typer
 
 from broker.cli import content, options
-from broker.cli.exits import OK
+from broker.cli.exits import OK, UsageError
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Event, Handle
+from broker.client.subscriptions import Since
 
 EXAMPLES = (
     "headgate sub                        every event, until Ctrl-C",
     "headgate sub hello. job.            events whose topic begins with one of these",
     "headgate sub --count 1 hello.       wait for one",
+    "headgate sub --since 5m job.        those of the last five minutes first, then what comes",
+    "headgate sub --since 1234           those behind number 1234 first",
 )
+
+
+LONGEST_NUMBER: Final = 10
+"""Digits of the largest number of an event."""
 
 
 def as_json_value(event: Event) -> dict[str, Any]:
@@ -42,9 +50,30 @@ def show(screen: Screen, event: Event) -> None:
     screen.record(as_json_value(event), text)
 
 
-async def follow(handle: Handle, session: Session, prefixes: Sequence[str], count: int) -> int:
+def since_of(word: str | None) -> Since | None:
+    """What ``--since`` says: a number, EPOCH:NUMBER, or how long ago.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if word is None:
+        return None
+    ago_s = options.seconds_of(word)
+    if ago_s is not None:
+        return timedelta(seconds=ago_s)
+    epoch, _, number = word.strip().rpartition(":")
+    if not (number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER):
+        raise UsageError(
+            f"--since {word[:64]!r}: expected how long ago: 30s, 10m, 2h; or the number of an event, or EPOCH:NUMBER"
+        )
+    return (epoch, int(number)) if epoch else int(number)
+
+
+async def follow(
+    handle: Handle, session: Session, prefixes: Sequence[str], count: int, since: Since | None
+) -> int:
     """Print events until ``count`` have come (0: for ever)."""
-    async with handle.subscribe(*prefixes, overflow="mark") as events:
+    async with handle.subscribe(*prefixes, since=since, overflow="mark") as events:
         left = count
         async for event in session.each(events, "event"):
             show(session.screen, event)
@@ -60,6 +89,14 @@ def sub(
         typer.Argument(metavar="[PREFIX]...", help="Plain beginnings of topics; none: every event."),
     ] = None,
     count: Annotated[int, typer.Option("--count", "-c", min=0, help="Leave after this many; 0: never.")] = 0,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="AGO",
+            help="Those of before first, which rank 0 keeps: of the last 30s, 10m, 2h, or behind a number.",
+        ),
+    ] = None,
     uri: options.Uri = None,
     as_json: options.AsJson = False,
     timeout: options.Timeout = 0.0,
@@ -69,7 +106,8 @@ def sub(
     A topic prefix is plain text, not a pattern: job matches jobs.new, too.
     """
     session = Session(uri, as_json, timeout)
-    return session.run(lambda handle: follow(handle, session, prefix or [], count))
+    begin = since_of(since)
+    return session.run(lambda handle: follow(handle, session, prefix or [], count, begin))
 
 
 def main(argv: list[str]) -> int:

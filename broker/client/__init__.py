@@ -19,6 +19,7 @@
 ``calls``          matchtags, pending calls, streams  (RFC 6)
 ``nearby``         which ranks have a service, and which of them is next
 ``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
+``past_events``    events of a while ago, as rank 0 keeps them
 ``service``        methods that others call           (RFC 6), by what ``broker.serving`` has in common
 ``bridge``         a wing as a service, over a link that is made again whenever it ends; events that nobody waits for
 ``blocking``       the same names for ordinary threads (imported on its own: it starts a thread);

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from broker.client.connection import Limits
     from broker.client.reconnecting import Reconnect
     from broker.client.service import Service as AsyncService
-    from broker.client.subscriptions import Overflow
+    from broker.client.subscriptions import Overflow, Since
     from broker.client.subscriptions import Subscription as AsyncSubscription
     from broker.errors import LinkError
     from broker.loopthread import LoopThread
@@ -338,10 +338,16 @@ class Handle(Mirror[AsyncHandle]):
     publish_nowait = calls(AsyncHandle.publish_nowait)
 
     def subscribe(
-        self, *prefixes: str, overflow: Overflow = "raise", buffer_msgs: int | None = None
+        self,
+        *prefixes: str,
+        since: Since | None = None,
+        overflow: Overflow = "raise",
+        buffer_msgs: int | None = None,
     ) -> Subscription:
-        """Events whose topic begins with one of ``prefixes`` (none: every event)."""
-        subscription = self._source.subscribe(*prefixes, overflow=overflow, buffer_msgs=buffer_msgs)
+        """Events whose topic begins with one of ``prefixes`` (none: every event), perhaps with those of before."""
+        subscription = self._source.subscribe(
+            *prefixes, since=since, overflow=overflow, buffer_msgs=buffer_msgs
+        )
         return Subscription(subscription, self._loop)
 
     def service(

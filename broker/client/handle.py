@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final, Literal, overload
 
 import msgspec
 
+from broker.bounded_queue import BoundedQueue
 from broker.client.calls import Response, Stream, same_error
 from broker.client.connection import Connection
 from broker.client.nearby import Nearby
 from broker.client.service import Service, table
-from broker.client.subscriptions import Event, Overflow, Subscription
+from broker.client.subscriptions import Event, Overflow, Past, Since, Subscription
 from broker.errors import LinkEnded, Missed
 from broker.inbox import Inbox
 from broker.tasks import within
@@ -263,7 +264,11 @@ class Handle(Connection):
         self._send_alive(wire.event(topic, encode(payload), flags=wire.PRIVATE if private else 0))
 
     def subscribe(
-        self, *prefixes: str, overflow: Overflow = "raise", buffer_msgs: int | None = None
+        self,
+        *prefixes: str,
+        since: Since | None = None,
+        overflow: Overflow = "raise",
+        buffer_msgs: int | None = None,
     ) -> Subscription:
         """Events whose topic begins with one of ``prefixes`` (none: every event), each once and in order.
 
@@ -275,16 +280,23 @@ class Handle(Connection):
 
         Args:
             prefixes: plain text, no patterns: ``job`` matches ``jobs.new`` too.
+            since: events of before come first, as far as rank 0 keeps them (``events.history_bytes``): behind a
+                number, behind ``(epoch, number)``, which tells numbers of a former rank 0 apart, or of the last
+                ``timedelta``. What it does not keep any more is Missed, or ``Event.missed``. For the owner's programs,
+                over a link to a broker. None: those that are published from now on.
             overflow: what a full buffer does with the gap: ``raise`` Overrun there, or ``mark`` it in
                 ``Event.lost``. The same of events that may be missing because the link was lost: ``raise`` Missed, or
                 ``mark`` it in ``Event.missed``.
             buffer_msgs: events buffered for a slow reader; None is ``Limits.event_msgs``.
 
         Raises:
-            RpcError, LinkError: on entering the block.
+            RpcError, LinkError: on entering the block; with ``since`` EPERM, for the owner only, and ENOSYS, none are
+                kept.
         """
-        inbox: Inbox[Event | Missed] = Inbox(buffer_msgs or self._limits.event_msgs, self._limits.event_bytes)
-        return Subscription(prefixes or [""], self._subscriptions, inbox, overflow)
+        room = buffer_msgs or self._limits.event_msgs, self._limits.event_bytes
+        past = None if since is None else Past(self, since, BoundedQueue(*room))
+        inbox: Inbox[Event | Missed] = Inbox(*room)
+        return Subscription(prefixes or [""], self._subscriptions, inbox, overflow, past)
 
     # -- services ------------------------------------------------------------------------------
 

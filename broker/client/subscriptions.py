@@ -5,18 +5,26 @@ Theory of operation. The broker is told about a prefix once, however many subscr
 prefix that matches then gets it once, so that its events come in the order of the link. Subscribing waits for the
 broker's answer; unsubscribing does not, because the link keeps order: what is subscribed later reaches the broker
 later.
+
+Events of before come first (``since``), page by page as they are read. What comes live meanwhile is kept, as much as
+fits the buffer: rank 0 keeps it, too, and is asked again where it was too much.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
+from broker.bounded_queue import BoundedQueue
 from broker.client.calls import same_error
+from broker.client.past_events import Caller, Page, past_events
 from broker.errors import HeadgateError, LinkError, Missed, Overrun, ProtocolError, RpcError
 from broker.serving.request import Received
+from broker.wire.event_history import AHEAD, distance
 from broker.wire.message import PRIVATE, Message, request
 from broker.wire.parts import part_data
 from broker.wire.payload import decode_json, encode_json
@@ -30,8 +38,8 @@ if TYPE_CHECKING:
 Overflow: TypeAlias = Literal["raise", "mark"]
 """The effect of a full buffer: ``raise`` Overrun there, or ``mark`` it in ``Event.lost``."""
 
-_NUMBERS: Final = 0xFFFFFFFF
-"""Numbers of events begin anew behind this one."""
+Since: TypeAlias = int | tuple[str, int] | timedelta
+"""Where events begin: behind a number of rank 0's, behind one of the epoch that it was given in, or so long ago."""
 
 Ask: TypeAlias = Callable[[Message], "asyncio.Future[Message]"]
 
@@ -160,7 +168,7 @@ class SubscriptionTable:
             number = decode_json(answer.result().payload).get("sequence")
         except ProtocolError:
             return  # what it says is its own affair, unless it is a gateway
-        if isinstance(number, int) and 0 < (number - self.sequence) & _NUMBERS < _NUMBERS // 2:
+        if isinstance(number, int) and 0 < distance(self.sequence, number) <= AHEAD:
             self.sequence = number
 
     @property
@@ -224,6 +232,57 @@ def _text(prefix: bytes) -> str:
     return prefix.decode("utf-8", "surrogateescape")
 
 
+class Past:
+    """The events of before that one subscription still has to get.
+
+    Args:
+        caller: asks rank 0. since: where they begin. live: room for what comes meanwhile.
+
+    Attributes:
+        epoch: whose numbers they have; "" before the first page.
+    """
+
+    __slots__ = ("_caller", "_live", "_pages", "_passed", "epoch")
+
+    def __init__(self, caller: Caller, since: Since, live: BoundedQueue[Message]) -> None:
+        self._caller = caller
+        if isinstance(since, timedelta):
+            asked: dict[str, object] = {"age_s": since.total_seconds()}
+        else:
+            epoch, sequence = since if isinstance(since, tuple) else (None, since)
+            asked = {"sequence": sequence} if epoch is None else {"epoch": epoch, "sequence": sequence}
+        self._pages: AsyncIterator[Page] = past_events(caller, asked)
+        self._live = live
+        self._passed = False  # live events were let pass: rank 0 has to be asked for them
+        self.epoch = ""
+
+    def published(self, message: Message) -> None:
+        """An event came live."""
+        self._live.add(message, message.size)
+        while self._live.overflowing:
+            self._live.pop()
+            self._passed = True
+
+    async def turn(self) -> tuple[Page, list[Message] | None]:
+        """The next page, and what came live behind it, once it is the last one; None before.
+
+        Raises:
+            RpcError, LinkError, ProtocolError: as ``past_events``.
+        """
+        page = await anext(self._pages)
+        if self.epoch not in ("", page.epoch):
+            self._live.clear()  # another rank 0 begins anew: of what came live nobody knows whose it is
+            self._passed = True
+        self.epoch = page.epoch
+        if not page.final:
+            return page, None
+        if self._passed:
+            self._passed = False
+            self._pages = past_events(self._caller, {"epoch": page.epoch, "sequence": page.end})
+            return page, None
+        return page, [one for one in self._live if 0 < distance(page.end, one.sequence) <= AHEAD]
+
+
 class Subscription:
     """Events whose topic begins with one of its prefixes, for the time of a block: ``async for event in events``.
 
@@ -239,15 +298,19 @@ class Subscription:
     Attributes:
         prefixes: the topic prefixes in bytes, none of which covers another; b"" is every event.
         lost: events lost since the subscription began.
+        epoch: whose numbers the events have, where it began with those of before (``since``); else "".
     """
 
     __slots__ = (
         "_behind_gap",
         "_inbox",
         "_missed",
+        "_page",
+        "_past",
         "_raise",
         "_table",
         "_unmarked",
+        "epoch",
         "lost",
         "prefixes",
     )
@@ -258,6 +321,7 @@ class Subscription:
         table: SubscriptionTable,
         inbox: Inbox[Event | Missed],
         overflow: Overflow,
+        past: Past | None = None,
     ) -> None:
         if overflow not in ("raise", "mark"):
             raise ValueError(f"overflow={overflow!r}: expected 'raise' or 'mark'")
@@ -269,20 +333,33 @@ class Subscription:
         self._unmarked = 0
         self._missed = ""
         self._behind_gap: Event | None = None
+        self._past = past
+        self._page: deque[Event] = deque()
+        self.epoch = ""
 
     @property
     def ready(self) -> int:
         """Events (or a gap to raise) that can be had without waiting."""
-        return len(self._inbox) or int(self._behind_gap is not None or (self._raise and self._unmarked > 0))
+        return len(self._page) + len(self._inbox) or int(
+            self._behind_gap is not None or (self._raise and self._unmarked > 0)
+        )
 
     async def __aenter__(self) -> Self:
         await self._table.join(self)
+        if self._past is not None:
+            try:
+                await self._turn_page(self._past)
+            except BaseException:
+                self._table.leave(self)
+                raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._table.leave(self)
+        self._past = None
+        self._page.clear()
         self._inbox.clear()
         self._inbox.finish(StopAsyncIteration())
 
@@ -293,13 +370,20 @@ class Subscription:
         event, self._behind_gap = self._behind_gap, None
         if event is not None:
             return event
+        while self._past is not None and not self._page and self._inbox.end is None:
+            await self._turn_page(self._past)
+        if self._page:
+            return self._found(self._page.popleft())
         if self._raise and self._unmarked and not self._inbox:
             lost, self._unmarked = self._unmarked, 0
             raise self._overrun(lost)
         found = await self._inbox.get()
         if isinstance(found, Missed):
             raise found
-        event = found
+        return self._found(found)
+
+    def _found(self, event: Event) -> Event:
+        """Hand over an event, unless something has to be said before."""
         if event.missed and self._raise:
             self._behind_gap = Event(event.message, event.lost)
             raise Missed(event.missed)
@@ -308,12 +392,31 @@ class Subscription:
             raise self._overrun(event.lost)
         return event
 
+    async def _turn_page(self, past: Past) -> None:
+        """Have the next page of the events of before; behind the last one those go on that came live meanwhile."""
+        page, live = await past.turn()
+        self.epoch = page.epoch
+        missed = "rank 0 does not keep all that was published since" if page.missing else self._missed
+        for message in page.events:
+            topic = bytes(part_data(message.topic_part) or b"")
+            if any(topic.startswith(prefix) for prefix in self.prefixes):
+                self._page.append(Event(message, 0, missed))
+                missed = ""
+        self._missed = missed
+        if live is not None:
+            self._past = None
+            for message in live:
+                self.published(message)
+
     def _overrun(self, lost: int) -> Overrun:
         prefixes = " ".join(repr(prefix.decode(errors="replace")) for prefix in self.prefixes)
         return Overrun(f"{lost} events of subscription {prefixes} did not fit its buffer and are lost", lost)
 
     def published(self, message: Message) -> None:
         """An event for this subscription came."""
+        if self._past is not None:
+            self._past.published(message)
+            return
         event = Event(message, self._unmarked, self._missed)
         if self._inbox.put(event, message.size):
             self._unmarked = 0

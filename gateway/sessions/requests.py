@@ -124,6 +124,11 @@ def publish(session: Session, message: Message, decision: Decision) -> None:
         session.delivery.pressure.published(session, message)
 
 
+def since(session: Session, message: Message, _decision: Decision) -> None:
+    """``event.since``: of what rank 0 keeps a session has what its ``resume`` replays, judged for it event by event."""
+    answers.refuse(session, message, errno.ENOSYS, "clients of a gateway resume: rank 0 knows no rules of it")
+
+
 def add(session: Session, message: Message, _decision: Decision) -> None:
     """``service.add {"service": NAME}``: EINVAL, EPERM, EEXIST, ENOSPC; or success, once requests may come."""
     name = _service_name(session, message)
@@ -240,6 +245,7 @@ HANDLED: Final[dict[bytes, Act]] = {
     b"event.subscribe": subscribe,
     b"event.unsubscribe": unsubscribe,
     b"event.publish": publish,
+    b"event.since": since,
     b"service.add": add,
     b"service.remove": remove,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from broker.cli.exits import UsageError
+from broker.cli.options import seconds_of
 from broker.errors import ConfigError
 from broker.home import check, state_folder
 from broker.journal.reading.segments import is_folder, listing
@@ -41,8 +41,6 @@ Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="From 2026-01-31T12:00 (UTC), or 10m ago.")
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")]
-_AGO: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|min|h|d)")
-_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -77,8 +75,9 @@ def moment_ns(word: str | None, option: str) -> int | None:
     """
     if word is None:
         return None
-    if ago := _AGO.fullmatch(word.strip()):
-        return time.time_ns() - int(float(ago[1]) * _SECONDS[ago[2]] * 1e9)
+    ago_s = seconds_of(word)
+    if ago_s is not None:
+        return time.time_ns() - int(ago_s * 1e9)
     try:
         moment = datetime.fromisoformat(word.strip())
     except ValueError:

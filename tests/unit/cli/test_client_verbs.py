@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 
 from broker.cli import exits
 from broker.cli.main import main
+from broker.cli.sub import since_of
 from broker.client import blocking
 from tests.live.brokers import eventually
 from tests.tables import for_each
@@ -236,6 +238,27 @@ def test_pub_prints_the_number(broker, capsys):
 def test_sub_that_hears_nothing(broker, capsys):
     assert main(["sub", "--timeout", "0.05", "never.ever"]) == exits.TIMEOUT
     assert capsys.readouterr().err == "headgate sub: event: nothing came within 0.05 s\n"
+
+
+def test_sub_since_prints_those_of_before(broker, capsys):
+    for topic in ("since.a", "since.b", "since.c"):
+        assert main(["pub", topic]) == 0
+    first = int(lines(capsys)[0])
+    for word, wanted in ((str(first), ["since.b", "since.c"]), ("1h", ["since.a", "since.b", "since.c"])):
+        assert main(["sub", "--since", word, "--count", str(len(wanted)), "since."]) == 0
+        assert [line.split()[1] for line in lines(capsys)] == wanted
+
+
+@for_each("word", ["x", "", "5 minutes", "-1", "12345678901", "epoch:", "1.5"])
+def test_sub_since_says_what_it_expects(word, capsys):
+    assert main(["sub", "--since", word]) == exits.USAGE
+    assert "expected how long ago" in capsys.readouterr().err
+
+
+def test_sub_since_takes_a_position():
+    assert since_of("8f4c-2:17") == ("8f4c-2", 17)
+    assert since_of("90s") == timedelta(seconds=90)
+    assert since_of(None) is None
 
 
 # ---------------------------------------------------------------- attr, log

@@ -1,0 +1,147 @@
+"""Subscriptions that begin with events of before, at a broker of this process."""
+
+import asyncio
+import errno
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import broker.client
+from broker.client.past_events import past_events
+from broker.errors import Missed, ProtocolError, RpcError
+from broker.services import event as service
+from broker.wire.event_history import FrameHistory
+from broker.wire.payload import encode_json
+from tests.live.gateways import node
+from tests.unit.client.peer import soon, talk
+
+URI = "inproc://of-before"
+
+
+def play(script, **connecting):
+    async def main():
+        with tempfile.TemporaryDirectory(prefix="hg-", dir="/tmp") as folder:
+            async with (
+                asyncio.timeout(20),
+                node(Path(folder), URI) as running,
+                broker.client.connect(URI, **connecting) as h,
+            ):
+                await script(h, running.broker.router.events)
+
+    asyncio.run(main())
+
+
+async def publish(h, count, topic="t.x"):
+    return [await h.publish(topic, {"n": number}) for number in range(count)]
+
+
+async def read(events, count):
+    return [(await anext(events)).sequence for _ in range(count)]
+
+
+def test_what_was_published_before_comes_first_and_what_comes_then_behind_it():
+    async def script(h, _):
+        before = await publish(h, 3)
+        await h.publish("other", {})
+        async with h.subscribe("t.", since=before[0]) as events:
+            live = await publish(h, 2)
+            assert await read(events, 4) == before[1:] + live
+            assert events.epoch == await h.attr("broker.uuid")
+            assert events.lost == 0
+
+    play(script)
+
+
+def test_pages_are_had_as_they_are_read_and_live_events_that_found_no_room_are_asked_for(monkeypatch):
+    monkeypatch.setattr(service, "PAGE_MSGS", 4)
+
+    async def script(h, _):
+        before = await publish(h, 10)
+        async with h.subscribe("t.", since=before[0] - 1, buffer_msgs=5) as events:
+            live = await publish(h, 30)
+            assert await read(events, 40) == before + live
+            assert events.lost == 0
+            again = await publish(h, 2)
+            assert await read(events, 2) == again
+
+    play(script)
+
+
+def test_the_last_seconds_and_positions_of_an_epoch():
+    async def script(h, routing):
+        before = await publish(h, 3)
+        routing.history.mark(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.4)
+        after = await publish(h, 2)
+        async with h.subscribe("t.", since=timedelta(seconds=0.2)) as events:
+            assert await read(events, 2) == after
+            position = (events.epoch, before[1])
+        async with h.subscribe("t.", since=position) as events:
+            assert await read(events, 3) == [before[2], *after]
+
+    play(script)
+
+
+def test_what_is_not_kept_any_more_is_told_in_front_of_what_is():
+    async def script(h, routing):
+        await publish(h, 3)
+        history = routing.history
+        routing.history = FrameHistory(1 << 20, 0.0)
+        routing.history.begin(history.epoch, history.last)
+        kept = await publish(h, 2)
+        async with h.subscribe("t.", since=0) as events:
+            with pytest.raises(Missed, match="does not keep all"):
+                await anext(events)
+            assert await read(events, 2) == kept
+        async with h.subscribe("t.", since=("another", kept[-1]), overflow="mark") as events:
+            first = await anext(events)
+            assert (first.sequence, "does not keep all" in first.missed) == (kept[0], True)
+
+    play(script)
+
+
+def test_a_rank_0_that_is_another_one_by_the_next_page_is_told(monkeypatch):
+    monkeypatch.setattr(service, "PAGE_MSGS", 2)
+
+    async def script(h, routing):
+        before = await publish(h, 4)
+        async with h.subscribe("t.", since=before[0] - 1) as events:
+            routing.history = FrameHistory(1 << 20, 0.0)
+            routing.history.begin("another", 0)
+            routing.sequence = 0
+            after = await publish(h, 3)
+            assert await read(events, 2) == before[:2]
+            with pytest.raises(Missed):
+                await anext(events)
+            assert await read(events, 3) == after == [1, 2, 3]
+
+    play(script)
+
+
+def test_who_keeps_none_refuses_at_the_beginning():
+    async def script(h, routing):
+        routing.history = None
+        with pytest.raises(RpcError, match="history_bytes") as refused:
+            async with h.subscribe("t.", since=0):
+                pass
+        assert refused.value.errno == errno.ENOSYS
+        # and nothing is left behind
+        async with h.subscribe("t.") as events:
+            live = await publish(h, 1)
+            assert await read(events, 1) == live
+
+    play(script)
+
+
+@pytest.mark.parametrize("events", ["!", "AAAA", "EgDu/wAAACAA"])
+def test_what_are_no_events_is_a_protocol_error(events):
+    async def script(h, peer):
+        asked = soon(anext(past_events(h, {"sequence": 0})))
+        answer = {"epoch": "one", "last": 3, "behind": 0, "missing": False, "events": events}
+        peer.answer(await peer.next(), encode_json(answer))
+        with pytest.raises(ProtocolError, match=r"event\.since"):
+            await asked
+
+    talk(script)
