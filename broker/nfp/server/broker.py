@@ -312,7 +312,7 @@ class NfpBroker:
         """
         if name in self.locals:
             raise ConfigError(f"two peers in this process are called {name!r}, expected one")
-        peer = LocalPeer(self, principal, name, on_packet, features, self.limits)
+        peer = LocalPeer(self, principal, name, on_packet, features)
         self.locals[name] = peer
         self.name_owners.reserve(name)
         return peer
@@ -329,6 +329,10 @@ class NfpBroker:
             return self.local_peer(principal, called, on_packet)
 
         return LocalChannel(name, sender, make_peer)
+
+    def has_room(self, peer: QueuedPeer[Any]) -> None:
+        """See ``PeerOwner``."""
+        self.loop.call_soon(self.ingress.has_room, peer)
 
     def _in_use(self, name: str) -> bool:
         return any(router.has(name.encode()) for router in self.routers)

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -27,7 +27,9 @@ from broker.transport.batching import Part
 from broker.transport.zeromq.pipe import Pipe
 
 if TYPE_CHECKING:
+    from broker.nfp.server.recording import Recording
     from broker.nfp.server.router import NfpRouter
+    from broker.nfp.server.turn import Turn
 
 log = logging.getLogger("headgate")
 Form = TypeVar("Form")
@@ -162,8 +164,25 @@ class Outbox(Generic[Form]):
         return lost
 
 
+class PeerOwner(Protocol):
+    """Whom a peer belongs to: its router, or in this process the broker.
+
+    Attributes:
+        turn: at whose end it is flushed. limits: of its queue. recording: what is sent is recorded there; None: nothing
+        is. dropped: messages that found no room.
+    """
+
+    turn: Turn
+    limits: QueueLimits
+    recording: Recording | None
+    dropped: int
+
+    def has_room(self, peer: QueuedPeer[Any]) -> None:
+        """Send ``peer`` what it is owed, in a turn of its own: whoever is sending now need not expect it."""
+
+
 class QueuedPeer(Peer, Generic[Form]):
-    """A peer of this broker with an outbox, before it is known how it is connected.
+    """A peer of this broker with an outbox, whose messages have the form in which they leave.
 
     Attributes:
         address: where it is, for people. transport: how it is connected, as the journal numbers it.
@@ -175,10 +194,10 @@ class QueuedPeer(Peer, Generic[Form]):
 
     def __init__(
         self,
+        owner: PeerOwner,
         name: str,
         identity: bytes,
         principal: Principal,
-        limits: QueueLimits,
         address: str,
         transport: int,
     ) -> None:
@@ -195,7 +214,8 @@ class QueuedPeer(Peer, Generic[Form]):
         self.tolerance: Bucket | None = None
         self.greeted = False
         self.worker = False
-        self._outbox: Outbox[Form] = Outbox(limits)
+        self._owner = owner
+        self._outbox: Outbox[Form] = Outbox(owner.limits)
         self._wants_room = False
 
     @property
@@ -210,9 +230,60 @@ class QueuedPeer(Peer, Generic[Form]):
         self._wants_room = True
         return False
 
-    @abstractmethod
+    def _queue(
+        self, packet: Packet, form: Form, size: int, after: int, frames: Sequence[Body] | None = None
+    ) -> bool:
+        """Queue ``packet``, of so many bytes; ``frames``: as the journal has it. False: there is no room."""
+        outbox, owner = self._outbox, self._owner
+        if not outbox.has_room(packet.command, size) and not self._makes_room(packet.command, size):
+            owner.dropped += 1
+            return False
+        if packet.command is _KEEPALIVE and self._gated:
+            outbox.put_first(Waiting(0, "", size, form))  # a slow disk makes nobody seem dead
+        else:
+            outbox.put(Waiting(after, packet.uuid, size, form))
+        if owner.recording is not None:
+            owner.recording.sent(self, packet, frames)
+        owner.turn.touch(self, after)
+        return True
+
+    def _makes_room(self, command: Command, size: int) -> bool:
+        """Whether there is room at a second look; if not, and it is no lesser message, it is told when there is."""
+        self._wants_room |= command not in LESSER
+        return False
+
     def flush(self) -> None:
-        """Let go what may leave; ``Turn.hold`` when something waits for a commit."""
+        """Let go what may leave; what waits for its commit or for room follows then.
+
+        While nothing can be stored, what is about other jobs overtakes what waits.
+        """
+        outbox, turn = self._outbox, self._owner.turn
+        if not self.alive:
+            outbox.clear()
+            return
+        for form in outbox.due(turn.committed):
+            if not self._offer(form):
+                break
+        else:
+            if len(outbox):
+                turn.hold(self)
+                for waiting in outbox.overtakers(turn.committed) if turn.overtaking() else ():
+                    if not self._offer(waiting.form):
+                        break
+                    outbox.remove(waiting)
+        if self._wants_room and not outbox.crowded:
+            self._wants_room = False
+            self._owner.has_room(self)
+
+    @abstractmethod
+    def _offer(self, form: Form) -> bool:
+        """Let one message leave; False: there is no room for it now."""
+
+    @property
+    def _gated(self) -> bool:
+        """Whether the next message waits for the disk."""
+        head = self._outbox.head
+        return head is not None and head.after > self._owner.turn.committed
 
     def drop(self, uuids: Container[str]) -> int:
         """Forget what waits for the commit of ``uuids``, which failed; returns how many messages."""
@@ -286,9 +357,7 @@ class RouterPeer(QueuedPeer[list[Body]]):
     """
 
     def __init__(self, router: NfpRouter, newcomer: Newcomer, name: str, principal: Principal) -> None:
-        super().__init__(
-            name, newcomer.identity, principal, router.limits, newcomer.address, router.transport
-        )
+        super().__init__(router, name, newcomer.identity, principal, newcomer.address, router.transport)
         self.lockstep = newcomer.lockstep
         self.senders = router.senders
         self.pipe = newcomer.pipe
@@ -327,48 +396,15 @@ class RouterPeer(QueuedPeer[list[Body]]):
             log.debug("%s: %s", self, error)
             self._router.dropped += 1
             return False
-        outbox, router, turn = self._outbox, self._router, self._router.turn
         if self.pipe.lost is not None:
             return False
-        size = sum(map(len, frames))
-        if not outbox.has_room(packet.command, size) and not self._makes_room(packet.command, size):
-            router.dropped += 1
-            return False
-        if packet.command is _KEEPALIVE and self._gated:
-            outbox.put_first(Waiting(0, "", size, frames))  # a slow disk makes nobody seem dead
-        else:
-            outbox.put(Waiting(after, packet.uuid, size, frames))
-        if router.recording is not None:
-            router.recording.sent(self, packet, frames)
-        turn.touch(self, after)
-        return True
+        return self._queue(packet, frames, sum(map(len, frames)), after, frames)
 
     def flush(self) -> None:
-        """Write what the kernel takes; the rest follows when there is room, or when its commit is done."""
-        outbox = self._outbox
-        if not self.alive:
-            outbox.clear()
-            return
-        committed = self._router.turn.committed
-        for frames in outbox.due(committed):
-            if not self._offer(frames):
-                break
-        else:
-            if len(outbox):
-                self._flush_gated(committed)
-        self.pipe.flush()
-        if self._wants_room and not outbox.crowded:
-            self._wants_room = False
-            self._router.has_room(self)
-
-    def _flush_gated(self, committed: int) -> None:
-        turn = self._router.turn
-        turn.hold(self)
-        if turn.overtaking():
-            for waiting in self._outbox.overtakers(committed):
-                if not self._offer(waiting.form):
-                    return
-                self._outbox.remove(waiting)
+        """See ``QueuedPeer.flush``: write what the kernel takes."""
+        super().flush()
+        if self.alive:
+            self.pipe.flush()
 
     def _offer(self, frames: list[Body]) -> bool:
         """Make one message if there is room for it; if not, it is tried again when there is."""
@@ -393,12 +429,6 @@ class RouterPeer(QueuedPeer[list[Body]]):
             self.deaf = True
             self.lost()
             self._router.cut(self, why)
-
-    @property
-    def _gated(self) -> bool:
-        """Whether the next message waits for the disk."""
-        head = self._outbox.head
-        return head is not None and head.after > self._router.turn.committed
 
     def _makes_room(self, command: Command, size: int) -> bool:
         """What this turn has queued may not have been offered yet."""

@@ -15,7 +15,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.principal import Principal
-from broker.nfp.server.connections import LESSER, QueuedPeer, QueueLimits, Waiting
+from broker.nfp.server.connections import QueuedPeer
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -43,9 +43,8 @@ class LocalPeer(QueuedPeer[Packet]):
         name: str,
         on_packet: OnPacket,
         features: frozenset[str],
-        limits: QueueLimits,
     ) -> None:
-        super().__init__(name, name.encode(), principal, limits, "here", INPROC)
+        super().__init__(broker, name, name.encode(), principal, "here", INPROC)
         self.features = features
         self.on_packet = on_packet
         self.on_lost: Callable[[str], None] = _unheard
@@ -56,38 +55,18 @@ class LocalPeer(QueuedPeer[Packet]):
 
     def send(self, packet: Packet, after: int = 0) -> bool:
         """See ``Peer.send``."""
-        size = _HEAD_BYTES + (0 if packet.body is None else len(packet.body))
         if not self.alive:
             return False
-        if not self._outbox.has_room(packet.command, size):
-            self._broker.dropped += 1
-            self._wants_room |= packet.command not in LESSER
-            return False
-        self._outbox.put(Waiting(after, packet.uuid, size, packet))
-        if self._broker.recording is not None:
-            self._broker.recording.sent(self, packet)
-        self._broker.turn.touch(self, after)
-        return True
+        size = _HEAD_BYTES + (0 if packet.body is None else len(packet.body))
+        return self._queue(packet, packet, size, after)
 
     def submit(self, packet: Packet) -> None:
         """Hand the broker a packet, as if it had come from a socket; it acts on it in the next turn of the loop."""
         self._broker.loop.call_soon(self._take, packet)
 
-    def flush(self) -> None:
-        """See ``QueuedPeer.flush``."""
-        outbox, turn, loop = self._outbox, self._broker.turn, self._broker.loop
-        for packet in outbox.due(turn.committed):
-            loop.call_soon(self._deliver, packet)
-        if self._wants_room and not outbox.crowded:
-            self._wants_room = False
-            loop.call_soon(self._broker.ingress.has_room, self)
-        if not len(outbox):
-            return
-        turn.hold(self)
-        if turn.overtaking():
-            for waiting in outbox.overtakers(turn.committed):
-                loop.call_soon(self._deliver, waiting.form)
-                outbox.remove(waiting)
+    def _offer(self, packet: Packet) -> bool:
+        self._broker.loop.call_soon(self._deliver, packet)
+        return True
 
     def cut(self, why: str) -> None:
         """The broker ends it."""

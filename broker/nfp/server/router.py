@@ -15,14 +15,14 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.endpoints import Endpoint
 from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp import opening
 from broker.nfp.frames import HEADS_BYTES_MAX, InvalidPacket, Packet, decode, encode
 from broker.nfp.names import Command, Sender
-from broker.nfp.server.connections import Newcomer, QueueLimits, RouterPeer, name_of
+from broker.nfp.server.connections import Newcomer, QueuedPeer, QueueLimits, RouterPeer, name_of
 from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.turn import Turn
@@ -136,8 +136,8 @@ class NfpRouter(ConnectionListener):
         """Whether ``newcomer`` still is one."""
         return newcomer in self._newcomers
 
-    def has_room(self, peer: RouterPeer) -> None:
-        """Say so, in a turn of its own: whoever is sending now need not expect it."""
+    def has_room(self, peer: QueuedPeer[Any]) -> None:
+        """See ``PeerOwner``."""
         self._loop.call_soon(self._ingress.has_room, peer)
 
     async def close(self) -> None:
