@@ -125,8 +125,13 @@ def publish(session: Session, message: Message, decision: Decision) -> None:
 
 
 def since(session: Session, message: Message, _decision: Decision) -> None:
-    """``event.since``: of what rank 0 keeps a session has what its ``resume`` replays, judged for it event by event."""
-    answers.refuse(session, message, errno.ENOSYS, "clients of a gateway resume: rank 0 knows no rules of it")
+    """``event.since``: what rank 0 keeps comes to a session by its ``resume``, judged event by event; rank 0 knows no
+    rules of the gateway. So there is no such method here; who is no owner is told what the broker would say.
+    """
+    if session.principal.owner:
+        answers.refuse(session, message, errno.ENOSYS, "a client of a gateway resumes instead")
+    else:
+        answers.deny(session, message, "call", b"event.since", "Request requires owner credentials")
 
 
 def add(session: Session, message: Message, _decision: Decision) -> None:

@@ -261,6 +261,14 @@ def test_a_refused_event_is_told_because_it_has_no_answer():
     run(script)
 
 
+def test_events_of_before_are_had_by_resume_alone():
+    async def script(desk):
+        for web, errnum in ((desk.owner(), errno.ENOSYS), (desk.client(), errno.EPERM)):
+            assert (await web.refused("event.since", {"sequence": 0}, nodeid=0))[0] == errnum
+
+    run(script)
+
+
 def test_publishing_by_call_checks_the_topic_inside():
     async def script(desk):
         web = desk.client()
