@@ -1,6 +1,7 @@
 """Every page leads where it says, and every command that it shows is one: verbs and options, all of them."""
 
 import doctest
+import operator
 import re
 import shlex
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import broker.settings
+import gateway.settings
 from broker.cli.completion import candidates
 from broker.cli.verbs import BUILT_IN
 from broker.identity import Role
@@ -101,3 +104,36 @@ def test_lines_of_the_log_that_the_page_of_lost_things_names_are_the_programs():
     lines = {line for each in said for line in re.findall(r"`([^`]+)`", each)}
     assert len(lines) > 12
     assert [line for line in sorted(lines) if line not in joined] == []
+
+
+SIZES = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "min": 60}
+
+
+def number(text: str) -> float:
+    """``16 MiB``, ``65 536``, ``10 min``."""
+    digits, _, unit = text.strip().rpartition(" ") if text.strip()[-1].isalpha() else (text, "", "")
+    return float(digits.replace("\N{NO-BREAK SPACE}", "").replace(" ", "")) * SIZES.get(unit, 1)
+
+
+def test_limits_are_the_defaults_of_the_settings():
+    page = (ROOT / "docs/limits.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ((?:`[a-z_.]+`(?:, )?)+)([^|]*)\|$", page, re.MULTILINE)
+    assert len(rows) > 8
+    for most, names, which in rows:
+        settings = gateway.settings.GatewaySettings() if "gateway" in which else broker.settings.Settings()
+        for text, name in zip(most.split(", "), re.findall(r"[a-z_.]+", names), strict=True):
+            assert number(text) == operator.attrgetter(name)(settings), name
+
+
+def test_the_comparison_has_the_figures_of_the_benchmarks():
+    figures = dict(
+        re.findall(r"^\| ([^|]+) \| ([^|]+) \|", (ROOT / "docs/benchmarks.md").read_text(), re.MULTILINE)
+    )
+    page = (ROOT / "docs/comparison.md").read_text()
+    rows = re.findall(r"^\| (.+, vs .+) \| (.+ x) \|$", page, re.MULTILINE)
+    assert len(rows) > 12
+    assert [(work, figure, figures[work]) for work, figure in rows if figures[work] != figure] == []
+
+
+def test_the_readme_is_read_in_a_minute():
+    assert len((ROOT / "README.md").read_bytes()) <= 6 << 10
