@@ -132,8 +132,8 @@ class Outcome:
 
     Attributes:
         workers: who was named by 202; () while nobody was.
-        acknowledged: the broker has answered the POST.
-        status: new, queued, dispatched, started, waiting (for input); Job adds how it ended.
+        acknowledged: the broker has said something about the job. begun: a worker has.
+        inputs: worker -> the input_request that it waits for the answer of.
         results: worker -> result; "" for a result without a worker's name while none is known.
         failures: worker -> Failure. error: of the job as a whole.
         fresh: workers that the latest answer settled. duplicates: repeated results, dropped.
@@ -145,7 +145,7 @@ class Outcome:
         self.workers: tuple[str, ...] = ()
         self.missing: tuple[str, ...] = ()
         self.acknowledged = False
-        self.status = "new"
+        self.begun = False
         self.results: dict[str, Any] = {}
         self.failures: dict[str, Failure] = {}
         self.error: Failure | None = None
@@ -155,6 +155,17 @@ class Outcome:
         self._nameless: list[Any] = []
 
     # -- views ------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        """new, queued, dispatched, started, waiting (for input); Job adds how it ended."""
+        if self.inputs:
+            return "waiting"
+        if self.begun:
+            return "started"
+        if self.workers:
+            return "dispatched"
+        return "queued" if self.acknowledged else "new"
 
     @property
     def complete(self) -> bool:
@@ -200,7 +211,6 @@ class Outcome:
             return self._accepted(said)
         if status >= Code.UNKNOWN:
             return self._failed(status, said)
-        self.acknowledged = True
         return self._progress(status, said)
 
     def _accepted(self, said: dict[str, Any]) -> AnswerMeaning:
@@ -211,26 +221,23 @@ class Outcome:
         names = _names(said.get("workers"))
         self.missing = self.missing or _names(said.get("missing"))
         if not names or self.workers:
-            if self.status == "new":
-                self.status = "queued"
             return AnswerMeaning("")
         self.workers = names
         self._assign_nameless()
-        if self.status in ("new", "queued"):
-            self.status = "dispatched"
         return AnswerMeaning("dispatched", message=", ".join(names))
 
     def _progress(self, status: int, said: dict[str, Any]) -> AnswerMeaning:
-        worker = _text(said.get("worker"))
+        worker, before = _text(said.get("worker")), self.status
+        self.acknowledged = True
         if status == Code.CREATED or said.get("status") == "STARTED":
-            fresh = self.status in ("new", "queued", "dispatched")
-            self.status = self.status if self.inputs else "started"
+            fresh, self.begun = not self.begun, True
             return AnswerMeaning("accepted" if status == Code.CREATED or fresh else "", worker)
         if status == Code.WAITING_INPUT:
-            self.status = "waiting"
+            self.begun = True
+            if worker:
+                self.inputs.setdefault(worker, "")
             return AnswerMeaning("input_request", worker)
-        if self.status == "new":
-            self.status = "queued"
+        if before == "new":
             self.missing = self.missing or _names(said.get("missing"))
             return AnswerMeaning("queued", worker)
         return AnswerMeaning("")
@@ -251,7 +258,7 @@ class Outcome:
             self.workers = tuple(self.fresh)  # our broker does not say so in front of a result that does
         told = AnswerMeaning("finished", self.fresh[-1])
         self._assign_nameless()
-        self.status = "waiting" if self.inputs else "started"
+        self.begun = True
         return told
 
     def _is_named(self, value: Any) -> bool:
@@ -294,6 +301,7 @@ class Outcome:
             self.duplicates += 1
             return AnswerMeaning("")
         self.failures[worker] = failure
+        self.inputs.pop(worker, None)
         self.fresh.append(worker)
         self._assign_nameless()
         return AnswerMeaning("failed", worker, failure.text)
@@ -311,7 +319,7 @@ class Outcome:
         kind, worker = said.get("event_type"), _text(said.get("worker"))
         extras = said.get("extras")
         extras = extras if isinstance(extras, dict) else {}
-        self.acknowledged = True
+        self.acknowledged = self.begun = True
         if kind == "input_request":
             asked = extras.get("input_request")
             ident = _text(asked.get("id") if isinstance(asked, dict) else "")
@@ -320,7 +328,6 @@ class Outcome:
             self.inputs[worker] = ident
         elif kind == "input_response":
             self.inputs.pop(worker, None)
-        self.status = "waiting" if self.inputs else "started"
         return True
 
 

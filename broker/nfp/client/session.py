@@ -155,8 +155,6 @@ class ClientSession(JobOwner):
         if earlier is not None:
             restore(job, earlier)
         self.jobs[job.uuid] = job
-        if not submission.body:
-            job.outcome.acknowledged = True  # somebody else's POST
         job.known = not submission.body or earlier is not None
         self._waiting.append(job)
         self._pump()
@@ -419,7 +417,7 @@ class ClientSession(JobOwner):
 
     def _hand_over(self, job: Job) -> bool:
         now = self._loop.time()
-        if job.outcome.acknowledged and (job.workers or not job.submission.body):
+        if not job.submission.body or (job.outcome.acknowledged and job.workers):  # "": somebody else's POST
             sent = self._get(job, now)
             self._arm(job, now + self._patience_s(job))
             return sent
@@ -483,7 +481,7 @@ class ClientSession(JobOwner):
 
     def _ask_again(self, job: Job, now: float) -> float:
         """POST or GET when it is time; returns when to look again."""
-        if not job.outcome.acknowledged:
+        if job.submission.body and not job.outcome.acknowledged:
             due = job.posted + self.limits.resend_s
             if now < due:
                 return due

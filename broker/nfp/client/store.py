@@ -197,7 +197,6 @@ def restore(job: Job, stored: StoredJob) -> None:
     if stored.workers:
         outcome.workers = stored.workers
         outcome.acknowledged = True
-        outcome.status = "dispatched"
     for worker, result in stored.results.items():
         if result.status == Code.OK:
             outcome.results[worker] = read_any(result.body)

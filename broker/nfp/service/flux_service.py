@@ -356,5 +356,4 @@ def _followed(caller: Caller, view: JobView) -> Iterator[Job]:
     """A job that was submitted elsewhere, followed in the block: it is known whom to wait for."""
     with caller.following(view.uuid, view.service, view.task, view.target, view.body) as job:
         job.outcome.workers = tuple(slot.slot for slot in view.slots if slot.slot)
-        job.outcome.status = "dispatched"
         yield job
