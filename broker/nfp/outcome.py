@@ -199,21 +199,21 @@ class Outcome:
         self.acknowledged = False
         self._nameless.clear()
 
-    def answer(self, status: int, body: Body) -> AnswerMeaning:
+    def take_answer(self, status: int, body: Body) -> AnswerMeaning:
         """A RESPONSE with ``status``; see the codes in ``names``."""
         self.fresh.clear()
         value = read_any(body)
         said = value if isinstance(value, dict) else {}
         if status == Code.OK:
             self.acknowledged = True
-            return self._result(value, body)
+            return self._take_result(value, body)
         if status == Code.ACCEPTED:
-            return self._accepted(said)
+            return self._take_workers(said)
         if status >= Code.UNKNOWN:
-            return self._failed(status, said)
-        return self._progress(status, said)
+            return self._take_failure(status, said)
+        return self._take_progress(status, said)
 
-    def _accepted(self, said: dict[str, Any]) -> AnswerMeaning:
+    def _take_workers(self, said: dict[str, Any]) -> AnswerMeaning:
         if said.get("status") == _CANCELLED:
             self.error = Failure(Code.EXPECT_FAILED, "cancelled")
             return AnswerMeaning("cancelled")
@@ -226,7 +226,7 @@ class Outcome:
         self._assign_nameless()
         return AnswerMeaning("dispatched", message=", ".join(names))
 
-    def _progress(self, status: int, said: dict[str, Any]) -> AnswerMeaning:
+    def _take_progress(self, status: int, said: dict[str, Any]) -> AnswerMeaning:
         worker, before = _text(said.get("worker")), self.status
         self.acknowledged = True
         if status == Code.CREATED or said.get("status") == "STARTED":
@@ -242,7 +242,7 @@ class Outcome:
             return AnswerMeaning("queued", worker)
         return AnswerMeaning("")
 
-    def _result(self, value: Any, body: Body) -> AnswerMeaning:
+    def _take_result(self, value: Any, body: Body) -> AnswerMeaning:
         if not self._is_named(value):
             return self._keep_nameless(value if value is not None else bytes(body))
         for worker, result in value.items():
@@ -291,7 +291,7 @@ class Outcome:
             self.fresh.extend(awaited)
             self._nameless.clear()
 
-    def _failed(self, status: int, said: dict[str, Any]) -> AnswerMeaning:
+    def _take_failure(self, status: int, said: dict[str, Any]) -> AnswerMeaning:
         failure = Failure(status, error_text(status, said))
         worker = self._whose(said)
         if not worker:
@@ -314,7 +314,7 @@ class Outcome:
             worker = target.names[0] if target is not None and len(target.names) == 1 else ""
         return worker if len(self.workers) > 1 and worker in self.workers else ""
 
-    def event(self, said: dict[str, Any]) -> bool:
+    def take_event(self, said: dict[str, Any]) -> bool:
         """An EVENT of a worker; False for one that repeats an input_request known already."""
         kind, worker = said.get("event_type"), _text(said.get("worker"))
         extras = said.get("extras")

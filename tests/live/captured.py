@@ -297,12 +297,12 @@ class _Listening:
     def __init__(self, owner: Receiver, log: Callable[[str, Packet], None]) -> None:
         self._owner = owner
         self._log = log
-        self.connected = owner.connected
-        self.lost = owner.lost
+        self.on_connect = owner.on_connect
+        self.on_disconnect = owner.on_disconnect
 
-    def received(self, packet: Packet) -> None:
+    def on_packet(self, packet: Packet) -> None:
         self._log("received", packet)
-        self._owner.received(packet)
+        self._owner.on_packet(packet)
 
 
 async def nfp_part(session: Captured, live: Running, folder: Path, times: int) -> None:

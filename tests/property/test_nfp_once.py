@@ -198,7 +198,7 @@ class Process:
         self.machine.bench.dispatcher.worker_opened(
             peer, read_worker(json.dumps(said).encode()), self.machine.bench.now
         )
-        self.machine.step(lambda: self.jobs.connected("b", OPENED))
+        self.machine.step(lambda: self.jobs.on_connect("b", OPENED))
 
     def cut(self) -> FakePeer | None:
         """The connection is gone, and the broker has not noticed."""
@@ -209,7 +209,7 @@ class Process:
     def lose(self) -> None:
         """The worker notices that the connection is gone."""
         self.cut()
-        self.machine.step(lambda: self.jobs.lost("gone"))
+        self.machine.step(lambda: self.jobs.on_disconnect("gone"))
 
     def take(self) -> bool:
         """The next packet of the broker; False when there is none."""
@@ -223,7 +223,7 @@ class Process:
         if packet.command is Command.DISCONNECT:
             self.lose()
         else:
-            self.machine.step(lambda: self.jobs.received(packet))
+            self.machine.step(lambda: self.jobs.on_packet(packet))
         return True
 
     def give(self) -> bool:

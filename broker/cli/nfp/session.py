@@ -22,7 +22,7 @@ from broker.cli.screen import Screen
 from broker.errors import LinkBroken, LinkError
 from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import Limits
-from broker.nfp.peer.brokers import DEFAULT, chosen
+from broker.nfp.peer.brokers import DEFAULT, choose_brokers
 from broker.nfp.peer.keys import PLAINTEXT, broker_key, default_base_dir, found_broker_key, own_certificate
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def folder(base_dir: str | None) -> Path:
 
 def chosen_brokers(given: list[str] | None) -> list[str]:
     """Addresses from the options, the environment, or the usual one."""
-    return chosen(given, os.environ)
+    return choose_brokers(given, os.environ)
 
 
 def short(value: Any, width: int = 100) -> str:

@@ -25,7 +25,7 @@ from broker.nfp.client.session import ClientSession
 from broker.nfp.client.store import ClientStore
 from broker.nfp.contract import EventFilter
 from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Sender
-from broker.nfp.peer.brokers import chosen
+from broker.nfp.peer.brokers import choose_brokers
 from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import BrokerKeys, OwnKey, check_name, credentials, default_base_dir, peer_file
@@ -46,7 +46,7 @@ class NfpClient:
         name: our identity, in use once at a time. Jobs of a named client are kept on disk and found again after a
             restart (``unfinished``, ``attach``). Default: a new name each time, which keeps nothing.
         broker: addresses in order of preference, ``tcp://HOST:PORT`` or ``ipc://PATH``; None: see
-            ``peer.brokers.chosen``.
+            ``peer.brokers.choose_brokers``.
         server_key: the broker's CURVE key: Z85, the file of its certificate, or {address: key}. Default: the one of a
             broker that has its state in ``state_dir`` or in the usual folder; without any, and for "", plaintext, which
             stays on this machine.
@@ -88,7 +88,7 @@ class NfpClient:
         if channel is not None:
             self._channel = channel
         else:
-            brokers = chosen(broker, os.environ)
+            brokers = choose_brokers(broker, os.environ)
             own = key if key is not None or name else generate()
             certificate, keys = credentials(
                 self.state_dir, self.name, brokers, key=own, server_key=server_key, insecure=insecure
@@ -102,7 +102,7 @@ class NfpClient:
                 failover_s=failover_s,
                 open_timeout_s=open_timeout_s,
                 insecure=insecure,
-                refused=lambda error: self._session.refused(error),  # noqa: PLW0108 - it is made below
+                refused=lambda error: self._session.on_refused(error),  # noqa: PLW0108 - it is made below
             )
         self.store_path = self._store_file() if name and store else None
         self._store: ClientStore | None = None

@@ -94,7 +94,7 @@ class RecentEvents:
             self._ended = end or StopAsyncIteration()
             self._wake()
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for more, or for the end."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
@@ -171,7 +171,7 @@ class EventReader:
 
     async def __anext__(self) -> Event:
         while (found := self._buffer.at(self._next)) is None:
-            await self._buffer.changed()
+            await self._buffer.wait_for_change()
         number, event = found
         self.lost += number - self._next
         self._next = number + 1
@@ -354,7 +354,7 @@ class Subscriptions:
             for subscription in self._all if self._epoch else ():
                 subscription.next = 0  # another broker, or the same started anew: numbers begin again
             self._epoch, self._last = epoch, int(answer.get("since") or 0)
-        for gap in gap_of(answer):
+        for gap in read_gap(answer):
             self._give(gap)
         return int(answer.get("sequence") or 0)
 
@@ -374,21 +374,21 @@ class Subscriptions:
         at = since
         while at < until:
             answer = await self._ask("read", {**wish, "since": at, "limit": PAGE})
-            found += gap_of(answer)
-            events = [event_of(event) for event in answer.get("events") or ()]
+            found += read_gap(answer)
+            events = [read_event(event) for event in answer.get("events") or ()]
             found += [event for event in events if event.sequence is not None and event.sequence <= until]
             if int(answer.get("next") or 0) <= at:
                 break
             at = int(answer["next"])
         return found
 
-    def received(self, packet: Packet) -> bool:
+    def take(self, packet: Packet) -> bool:
         """Take an EVENT with a sequence, or a gap that the broker tells; return False for other packets."""
         if packet.sequence is None and packet.service != EVENTS:
             return False
         said = read_object(packet.data)
         if said:
-            event = event_of(said)
+            event = read_event(said)
             if self._held is not None:
                 self._held.append((event, len(packet.data)))
             else:
@@ -406,7 +406,7 @@ class Subscriptions:
             subscription.finish(error)
 
 
-def gap_of(answer: Mapping[str, Any]) -> list[Event]:
+def read_gap(answer: Mapping[str, Any]) -> list[Event]:
     """Return the gap that an answer tells, events that the broker has no more; [] when there is none."""
     gap = answer.get("gap")
     if not isinstance(gap, dict):
@@ -416,7 +416,7 @@ def gap_of(answer: Mapping[str, Any]) -> list[Event]:
     return [Event(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost)]
 
 
-def event_of(said: dict[str, Any]) -> Event:
+def read_event(said: dict[str, Any]) -> Event:
     """Return the event that the broker tells subscribers."""
     event = said.get("event")
     message = event.get("message") if isinstance(event, dict) else None

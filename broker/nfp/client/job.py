@@ -42,15 +42,15 @@ class JobOwner(ABC):
     async def cancel(self, job: Job) -> bool:
         """See ``Job.cancel``."""
 
-    def progressed(self, job: Job) -> None:
+    def keep_progress(self, job: Job) -> None:
         """Called when the job's workers became known, or new results came (those of ``outcome.fresh``)."""
         return
 
-    def abandoned(self, job: Job) -> None:
+    def abandon(self, job: Job) -> None:
         """Called once the job was given up (``Job.give_up``)."""
         return
 
-    def ended(self, job: Job) -> None:
+    def forget(self, job: Job) -> None:
         """Called once, when the job is over."""
         return
 
@@ -238,10 +238,10 @@ class Job:
     def give_up(self, error: Exception | None = None) -> None:
         """End the job at once, with ``error`` or as cancelled, and tell the broker that nobody waits any more."""
         if not self.done:
-            self.finish(error or self.cancelled())
-            self._owner.abandoned(self)
+            self.finish(error or self.cancellation())
+            self._owner.abandon(self)
 
-    def cancelled(self) -> JobCancelled:
+    def cancellation(self) -> JobCancelled:
         """Return what a job that was cancelled ends with."""
         return JobCancelled(f"job {self.uuid} was cancelled", self.uuid, self.outcome.results)
 
@@ -266,34 +266,34 @@ class Job:
 
     # -- from the tracker ----------------------------------------------------------------------------
 
-    def received(self, packet: Packet) -> None:
+    def take(self, packet: Packet) -> None:
         """Take a packet about this job."""
         if self.done:
             return
         if packet.command is Command.STREAM:
-            self._chunk(packet.data)
+            self._take_chunk(packet.data)
         elif packet.command is Command.EVENT:
             data = packet.data
-            self._event(read_object(data), len(data))
+            self._take_event(read_object(data), len(data))
         elif packet.command is Command.RESPONSE:
-            self._answered(packet.status, packet.data)
+            self._take_answer(packet.status, packet.data)
         if self.outcome.acknowledged:
             self._accepted.set()
 
-    def _answered(self, status: int, data: bytes) -> None:
-        told = self.outcome.answer(status, data)
+    def _take_answer(self, status: int, data: bytes) -> None:
+        told = self.outcome.take_answer(status, data)
         if told.kind == "input_request":
-            self._input_wanted(read_object(data))
+            self._take_question(read_object(data))
         elif told.kind:
             body = None if told.kind == "finished" else read_object(data)
             size = 0 if told.kind == "finished" else len(data)
             self._buffer.put(Event(told.kind, told.worker, told.message, body, self.uuid, self.service), size)
         if told.kind == "dispatched" or self.outcome.fresh:
-            self._owner.progressed(self)
+            self._owner.keep_progress(self)
         if self.outcome.complete:
             self.finish(self._verdict())
 
-    def _input_wanted(self, said: dict[str, Any]) -> None:
+    def _take_question(self, said: dict[str, Any]) -> None:
         """Take 102 of a worker for the event that may have been missed."""
         asked = said.get("input_request")
         if isinstance(asked, dict):
@@ -303,15 +303,15 @@ class Job:
                 "message": str(asked.get("question") or ""),
                 "extras": {"input_request": asked},
             }
-            self._event({**said, **event}, len(event["message"]))
+            self._take_event({**said, **event}, len(event["message"]))
 
-    def _event(self, said: dict[str, Any], size: int) -> None:
-        if self.outcome.event(said):
+    def _take_event(self, said: dict[str, Any], size: int) -> None:
+        if self.outcome.take_event(said):
             kind, worker = str(said.get("event_type") or "progress"), str(said.get("worker") or "")
             message = str(said.get("message") or "")
             self._buffer.put(Event(kind, worker, message, said, self.uuid, self.service), 2 * size)
 
-    def _chunk(self, data: bytes) -> None:
+    def _take_chunk(self, data: bytes) -> None:
         self.outcome.acknowledged = True
         if self._on_chunk is not None:
             self._on_chunk(data)
@@ -328,7 +328,7 @@ class Job:
         if failure is None:
             return None
         if failure.status == Code.EXPECT_FAILED:
-            return self.cancelled()
+            return self.cancellation()
         return JobFailed(text, failure.status, self.uuid, outcome.results)
 
     def finish(self, error: Exception | None) -> None:
@@ -340,7 +340,7 @@ class Job:
         self._accepted.set()
         self._buffer.finish()
         self.stream.finish(None if error is None or isinstance(error, JobError) else error)
-        self._owner.ended(self)
+        self._owner.forget(self)
 
     def expire(self, trouble: str = "") -> None:
         """End the job because its deadline has passed; ``trouble`` is why there is no connection, "" when there is."""
@@ -384,7 +384,7 @@ class Question(Job):
         """See ``Job.put``; no task runs for a question."""
         raise LinkClosed(f"{self.title}: no connection to a task, the broker answers it itself")
 
-    def received(self, packet: Packet) -> None:
+    def take(self, packet: Packet) -> None:
         """Take the answer."""
         said = packet.command in (Command.RESPONSE, Command.MMI)
         if self.done or not said or packet.status in (Code.ACCEPTED, Code.PENDING, Code.CREATED):

@@ -129,7 +129,7 @@ class ClientSession(JobOwner):
         """Wait for a session and return the broker's address.
 
         Raises:
-            LinkBroken: there was none within ``timeout_s``; the text says why. LinkRefused: see ``refused``.
+            LinkBroken: there was none within ``timeout_s``; the text says why. LinkRefused: see ``on_refused``.
         """
         try:
             async with within(timeout_s):
@@ -226,7 +226,7 @@ class ClientSession(JobOwner):
     def _open_body(self) -> dict[str, Any]:
         return {"name": self._channel.name, "dialect": DIALECT, "features": [PUSH]}
 
-    def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
+    def on_connect(self, broker: str, opened: dict[str, Any] | None) -> None:
         """Note that a session begins: what has no answer is asked again, and every unfinished job made known."""
         again, said = self.is_connected, broker_of(opened or {})
         self.broker, self.opened, self._refusal = broker, opened, None
@@ -263,18 +263,18 @@ class ClientSession(JobOwner):
                 self._channel.name,
             )
 
-    def received(self, packet: Packet) -> None:
+    def on_packet(self, packet: Packet) -> None:
         """Hand on a packet of the broker.
 
         Deployed NorFab's answers a question twice, as RESPONSE and as MMI; the first one counts.
         """
         if packet.uuid == self._probe_uuid:
             return
-        if packet.command is Command.EVENT and self.subscriptions.received(packet):
+        if packet.command is Command.EVENT and self.subscriptions.take(packet):
             return
         question = self.questions.get(packet.uuid)
         if question is not None:
-            question.received(packet)
+            question.take(packet)
         elif packet.command is not Command.MMI:
             self._take(packet)
 
@@ -287,7 +287,7 @@ class ClientSession(JobOwner):
         error = packet.command is Command.RESPONSE and packet.status >= Code.UNKNOWN
         if error and self._is_passing(job, packet):
             return
-        job.received(packet)
+        job.take(packet)
         if packet.command is Command.EVENT and not self._pushes and not job.done:
             self._ask_if_ready(job, packet)
 
@@ -313,7 +313,7 @@ class ClientSession(JobOwner):
             return known and self._post(job, self._loop.time(), worker)
         return packet.status == Code.UNKNOWN
 
-    def lost(self, why: str) -> None:
+    def on_disconnect(self, why: str) -> None:
         """Note that the session is over; deadlines go on, and what must not be asked twice is given up."""
         log.info("%s: %s", self._channel.name, why)
         self._end_session()
@@ -328,7 +328,7 @@ class ClientSession(JobOwner):
             self._retry_timer.cancel()
             self._retry_timer = None
 
-    def refused(self, error: LinkRefused) -> None:
+    def on_refused(self, error: LinkRefused) -> None:
         """Tell who waits, and end what no broker can have: none lets us in, and none ever has.
 
         The channel tries on, so that a new attempt of the caller goes well once the keys are right.
@@ -495,7 +495,7 @@ class ClientSession(JobOwner):
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def progressed(self, job: Job) -> None:
+    def keep_progress(self, job: Job) -> None:
         """Keep what has come; who works on it is worth keeping at a broker that remembers no job."""
         if self._store is not None:
             if not self._pushes:
@@ -519,9 +519,9 @@ class ClientSession(JobOwner):
             return False
         finally:
             job.cancelling = None
-            job.finish(job.cancelled())
+            job.finish(job.cancellation())
 
-    def abandoned(self, job: Job) -> None:
+    def abandon(self, job: Job) -> None:
         """Tell the broker that nobody waits for ``job`` any more; its answer does not matter."""
         if job.known:
             self._delete(job)
@@ -533,7 +533,7 @@ class ClientSession(JobOwner):
             del self._deleted[next(iter(self._deleted))]
         self._pump()
 
-    def ended(self, job: Job) -> None:
+    def forget(self, job: Job) -> None:
         """Forget what is over; a job that waits may take its place at the broker."""
         if job.timer is not None:
             job.timer.cancel()

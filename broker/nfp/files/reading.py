@@ -76,7 +76,7 @@ class Digests:
                 if known is not None:
                     self._known.move_to_end(key)
                     return known
-            digest = _computed(opened.fd, facts.st_size, stop)
+            digest = _compute(opened.fd, facts.st_size, stop)
             facts = os.fstat(opened.fd)
             if key_of(facts) == key and digest.size_bytes == facts.st_size:
                 self._remember(key, digest)
@@ -93,7 +93,7 @@ class Digests:
                 self._known.popitem(last=False)
 
 
-def _computed(fd: int, size_bytes: int, stop: Callable[[], bool]) -> Digest:
+def _compute(fd: int, size_bytes: int, stop: Callable[[], bool]) -> Digest:
     """Of what is there, or of a little more than ``size_bytes``: a file may grow faster than it is read."""
     md5 = hashlib.md5(usedforsecurity=False)
     sha256 = hashlib.sha256()
@@ -122,16 +122,16 @@ class Reading:
         Raises:
             OSError: the disk, or it was closed.
         """
-        file = self._held()
+        file = self._open_file()
         return os.pread(file.fd, size, offset)
 
-    def unchanged(self) -> None:
+    def check_unchanged(self) -> None:
         """Check that it is as it was when it was opened.
 
         Raises:
             Changed: it is not.
         """
-        file = self._held()
+        file = self._open_file()
         if key_of(os.fstat(file.fd)) != key_of(file.facts):
             raise Changed("the file was changed while it was read")
 
@@ -139,7 +139,7 @@ class Reading:
         """Give it up; never waits for the disk: a thread that reads from it holds it to the end."""
         self._file = None
 
-    def _held(self) -> OpenFile:
+    def _open_file(self) -> OpenFile:
         if self._file is None:
             raise Changed("the file was given up")
         return self._file

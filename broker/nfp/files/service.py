@@ -82,21 +82,21 @@ class FileService:
 
     async def list_files(self, url: str) -> Result:
         """List the files and folders in a shared folder."""
-        return await self._listed(lambda: self.tree.list_folder(names_of(url)))
+        return await self._list(lambda: self.tree.list_folder(names_of(url)))
 
     async def walk(self, url: str) -> Result:
         """List the URLs of all files below a shared folder."""
-        return await self._listed(lambda: self.tree.walk(names_of(url)))
+        return await self._list(lambda: self.tree.walk(names_of(url)))
 
-    async def _listed(self, listing: Callable[[], list[str]]) -> Result:
+    async def _list(self, listing: Callable[[], list[str]]) -> Result:
         try:
             return Result(result=await self._disk(listing))
         except Missing:
-            return _failed("Directory Not Found")
+            return _failure("Directory Not Found")
         except Unsafe as error:
-            return _failed(str(error))
+            return _failure(str(error))
         except OSError as error:
-            return _failed(_said(error))
+            return _failure(_error_text(error))
 
     # -- tasks: details ---------------------------------------------------------------------------
 
@@ -108,10 +108,10 @@ class FileService:
 
         if isinstance(url, str):
             return await self._details(url, stop)
-        if not _texts(url):
-            return _failed("url is neither a text nor a list of texts")
+        if not _are_texts(url):
+            return _failure("url is neither a text nor a list of texts")
         if len(url) > URLS_MAX:
-            return _failed(f"{len(url)} URLs, expected at most {URLS_MAX}")
+            return _failure(f"{len(url)} URLs, expected at most {URLS_MAX}")
         found = {one: await self._details(one, stop) for one in dict.fromkeys(url)}
         # a list as such never fails: each entry says so itself
         return Result(
@@ -126,11 +126,11 @@ class FileService:
         """Details of one file: {"md5hash", "sha256", "size_bytes", "exists"}; ``stop``, asked in between, gives up."""
         absent = {"md5hash": None, "sha256": None, "size_bytes": None, "exists": False}
         try:
-            return Result(result=await self._disk(lambda: self._digested(url, stop)))
+            return Result(result=await self._disk(lambda: self._digest(url, stop)))
         except (Unsafe, OSError) as error:
-            return _failed(_why(url, error), absent)
+            return _failure(_explain(url, error), absent)
 
-    def _digested(self, url: str, stop: Callable[[], bool]) -> dict[str, Any]:
+    def _digest(self, url: str, stop: Callable[[], bool]) -> dict[str, Any]:
         digest = self.digests.of(self.tree.open_file(names_of(url)), stop)
         return {
             "md5hash": digest.md5,
@@ -154,19 +154,19 @@ class FileService:
 
         The broker gives a client of the text, which has no STREAM, all of it as the result: ``length`` bytes at most.
         """
-        if wrong := _wrong(chunk_size, offset, chunk_timeout, length):
-            return _failed(wrong)
+        if wrong := _check_fetch(chunk_size, offset, chunk_timeout, length):
+            return _failure(wrong)
         try:
             reading = await self._disk(lambda: Reading(self.tree.open_file(names_of(url))))
             size = min(reading.size, offset + length) if length else reading.size
             try:
-                return await self._streamed(job, reading, size, chunk_size, offset, chunk_timeout)
+                return await self._stream(job, reading, size, chunk_size, offset, chunk_timeout)
             finally:
                 reading.close()
         except (Unsafe, OSError) as error:
-            return _failed(_why(url, error))
+            return _failure(_explain(url, error))
 
-    async def _streamed(
+    async def _stream(
         self, job: JobContext, reading: Reading, size: int, chunk_size: int, offset: int, timeout_s: float
     ) -> Result:
         """Stream from ``offset`` on, and wait at most ``timeout_s`` for each next one; True once the end has left."""
@@ -181,11 +181,11 @@ class FileService:
                 break
             wanted = await job.next_offset(min(timeout_s, CHUNK_TIMEOUT_MAX_S))
             if wanted is None:
-                return _failed(f"{timeout_s:g} s without a request for the next chunk")
+                return _failure(f"{timeout_s:g} s without a request for the next chunk")
             if wanted < 0:
-                return _failed(f"offset {wanted}, expected 0 or more")
+                return _failure(f"offset {wanted}, expected 0 or more")
             offset = wanted
-        await self._disk(reading.unchanged)
+        await self._disk(reading.check_unchanged)
         return Result(result=True)
 
     # -- workers ----------------------------------------------------------------------------------
@@ -207,15 +207,15 @@ class FileService:
         return [self.worker(service, name=name, channel=channel(name)) for service, name in LOCAL]
 
 
-def _failed(text: str, result: Any = None) -> Result:
+def _failure(text: str, result: Any = None) -> Result:
     return Result(result=result, failed=True, errors=[text])
 
 
-def _texts(value: Any) -> bool:
+def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _wrong(chunk_size: Any, offset: Any, chunk_timeout: Any, length: Any) -> str:
+def _check_fetch(chunk_size: Any, offset: Any, chunk_timeout: Any, length: Any) -> str:
     """What is wrong with the arguments of a fetch, or ""."""
     if type(chunk_size) is not int or not 1 <= chunk_size <= CHUNK_MAX_BYTES:
         return f"chunk_size {str(chunk_size)[:32]}, expected 1 to {CHUNK_MAX_BYTES}"
@@ -228,14 +228,14 @@ def _wrong(chunk_size: Any, offset: Any, chunk_timeout: Any, length: Any) -> str
     return ""
 
 
-def _why(url: str, error: Unsafe | OSError) -> str:
+def _explain(url: str, error: Unsafe | OSError) -> str:
     """Why the file ``url`` cannot be served."""
     if isinstance(error, Unsafe):
         return str(error)
-    return f"'{url}' {'file not found' if isinstance(error, Missing) else _said(error)}"
+    return f"'{url}' {'file not found' if isinstance(error, Missing) else _error_text(error)}"
 
 
-def _said(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     """What an error says, without the path that it names."""
     if isinstance(error, Changed | TooLarge | InterruptedError):
         return error.strerror or str(error)

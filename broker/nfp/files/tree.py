@@ -103,20 +103,20 @@ class Tree:
         Raises:
             Missing: it is not there, or is not served. TooLarge: more than ``file_max_bytes``. OSError: the disk.
         """
-        if not names or self._denied(names):
+        if not names or self._denies(names):
             raise Missing(errno.ENOENT, "file not found")
-        own = self._own_inodes()
-        with self._folder(names[:-1], own) as folder, _absent_is_missing():
-            _regular(os.stat(names[-1], dir_fd=folder, follow_symlinks=False), own)
+        own = self._find_own()
+        with self._open_folder(names[:-1], own) as folder, _absent_is_missing():
+            _check_regular(os.stat(names[-1], dir_fd=folder, follow_symlinks=False), own)
             file = OpenFile(os.open(names[-1], _FILE, dir_fd=folder))
-        _regular(file.facts, own)
+        _check_regular(file.facts, own)
         size = file.facts.st_size
         if self.file_max_bytes and size > self.file_max_bytes:
             raise TooLarge(errno.EFBIG, f"{size} bytes, at most {self.file_max_bytes} are served")
         return file
 
     @contextmanager
-    def _folder(self, names: Sequence[str], own: frozenset[tuple[int, int]]) -> Iterator[int]:
+    def _open_folder(self, names: Sequence[str], own: frozenset[tuple[int, int]]) -> Iterator[int]:
         """A folder opened name by name."""
         if self._root < 0:
             raise Missing(errno.ENOENT, "the shared folder was closed")
@@ -133,10 +133,10 @@ class Tree:
         finally:
             os.close(fd)
 
-    def _denied(self, names: Iterable[str]) -> bool:
+    def _denies(self, names: Iterable[str]) -> bool:
         return any(fnmatchcase(name.casefold(), pattern) for name in names for pattern in self._deny)
 
-    def _own_inodes(self) -> frozenset[tuple[int, int]]:
+    def _find_own(self) -> frozenset[tuple[int, int]]:
         """Asked each time: a store's journal comes and goes."""
         found = set()
         for path in self._own:
@@ -154,11 +154,11 @@ class Tree:
         Raises:
             Missing: no such folder. TooLarge: more than ``entries_max`` names. OSError: the disk.
         """
-        own = self._own_inodes()
-        if self._denied(names):
+        own = self._find_own()
+        if self._denies(names):
             raise Missing(errno.ENOENT, "folder not found")
-        with self._folder(names, own) as folder:
-            files, folders = self._entries(folder, own, self.entries_max)
+        with self._open_folder(names, own) as folder:
+            files, folders = self._read_entries(folder, own, self.entries_max)
         return sorted(files + folders)
 
     def walk(self, names: Sequence[str]) -> list[str]:
@@ -167,8 +167,8 @@ class Tree:
         Raises:
             As ``list_folder``.
         """
-        own = self._own_inodes()
-        if self._denied(names):
+        own = self._find_own()
+        if self._denies(names):
             raise Missing(errno.ENOENT, "folder not found")
         found: list[str] = []
         waiting = [tuple(names)]
@@ -176,8 +176,8 @@ class Tree:
         while waiting:
             at = waiting.pop()
             try:
-                with self._folder(at, own) as folder:
-                    files, folders = self._entries(folder, own, room)
+                with self._open_folder(at, own) as folder:
+                    files, folders = self._read_entries(folder, own, room)
             except TooLarge:
                 raise
             except OSError:
@@ -190,7 +190,7 @@ class Tree:
                 waiting += [(*at, name) for name in folders]
         return sorted(found)
 
-    def _entries(
+    def _read_entries(
         self, folder: int, own: frozenset[tuple[int, int]], room: int
     ) -> tuple[list[str], list[str]]:
         """Names of regular files, and of folders."""
@@ -198,7 +198,7 @@ class Tree:
         folders: list[str] = []
         with os.scandir(folder) as entries:
             for entry in entries:
-                if self._denied((entry.name,)) or not _printable(entry.name):
+                if self._denies((entry.name,)) or not _is_text(entry.name):
                     continue
                 try:
                     facts = entry.stat(follow_symlinks=False)
@@ -219,7 +219,7 @@ def _inode(facts: os.stat_result) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
 
 
-def _printable(name: str) -> bool:
+def _is_text(name: str) -> bool:
     """Names that are not UTF-8 cannot be written into a URL."""
     try:
         name.encode()
@@ -228,7 +228,7 @@ def _printable(name: str) -> bool:
     return True
 
 
-def _regular(facts: os.stat_result, own: frozenset[tuple[int, int]]) -> None:
+def _check_regular(facts: os.stat_result, own: frozenset[tuple[int, int]]) -> None:
     if not stat.S_ISREG(facts.st_mode) or _inode(facts) in own:
         raise Missing(errno.ENOENT, "file not found")
 

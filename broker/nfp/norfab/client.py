@@ -68,14 +68,14 @@ class NFPJobFuture:
         try:
             results = self._job.result(timeout_s=wait_s)
         except JobTimeout as error:
-            results = self._late(error)
+            results = self._add_late(error)
         except (JobError, LinkClosed) as error:
             log.error("job %s (%s.%s): %s", self.uuid, self.service, self.task, error)
         except TimeoutError:
             pass  # it goes on
-        return markdown_of(self, results) if markdown else results
+        return write_markdown(self, results) if markdown else results
 
-    def _late(self, error: JobTimeout) -> dict[str, Any]:
+    def _add_late(self, error: JobTimeout) -> dict[str, Any]:
         log.error("%s", error)
         asked = [self.workers] if isinstance(self.workers, str) else self.workers
         late = Result(failed=True, errors=[str(error)], task=self.task, juuid=self.uuid, service=self.service)
@@ -188,10 +188,10 @@ class NFPClient:
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Fetch nf:// files: {"status", "content", "error"} of each; content is a path, or the text with ``read``."""
         if isinstance(url, str):
-            return self._fetched(url, timeout, read)
-        return [self._fetched(each, timeout, read) for each in url]
+            return self._fetch_one(url, timeout, read)
+        return [self._fetch_one(each, timeout, read) for each in url]
 
-    def _fetched(self, url: str, timeout: float, read: bool) -> dict[str, Any]:
+    def _fetch_one(self, url: str, timeout: float, read: bool) -> dict[str, Any]:
         if url.startswith("git://"):
             raise ConfigError(
                 f"{url[:64]!r}: git:// is not resolved here, share a clone and fetch it by nf://"
@@ -227,7 +227,7 @@ class NFPClient:
         self._nfp.close()
 
 
-def markdown_of(future: NFPJobFuture, results: Mapping[str, Any] | None) -> str:
+def write_markdown(future: NFPJobFuture, results: Mapping[str, Any] | None) -> str:
     """Results as Markdown: a heading for each worker, how its task ended, the result as JSON."""
     lines = [f"# {future.service} {future.task}", "", f"Job `{future.uuid}`, keyword arguments:", ""]
     lines += ["```json", json.dumps(future.kwargs, indent=2, default=str), "```", ""]

@@ -104,7 +104,7 @@ class NorFab:
             names = [] if wanted is True else [name.strip() for name in workers or () if name.strip()]
             self._running = _Topology(self.inventory, bool(broker), bool(workers), names)
             atexit.register(self.destroy)
-        self._hooks("startup")
+        self._call_hooks("startup")
 
     def make_client(self, broker_endpoint: str | None = None, name: str | None = None) -> NFPClient:
         """A client of the broker; its default name is the script's with a digest of the present folder."""
@@ -126,7 +126,7 @@ class NorFab:
         """End the clients, then what ``start`` has started. Harmless twice."""
         if self.exiting:
             return
-        self._hooks("exit")
+        self._call_hooks("exit")
         self.exiting = True
         for client in self._clients:
             client.destroy()
@@ -134,7 +134,7 @@ class NorFab:
             self._running.stop()
         atexit.unregister(self.destroy)
 
-    def _hooks(self, when: str) -> None:
+    def _call_hooks(self, when: str) -> None:
         """Call the functions that the inventory's ``hooks`` name, ``MODULE:FUNCTION``."""
         for hook in self.inventory.hooks.get(when) or ():
             for folder in (os.getcwd(), self.inventory.base_dir):
@@ -153,7 +153,7 @@ class _Topology:
     """
 
     def __init__(self, inventory: Inventory, broker: bool, workers: bool, names: list[str]) -> None:
-        self._written = "" if inventory.path else _written(inventory)
+        self._written = "" if inventory.path else _write(inventory)
         words = [*interpreter.command("headgate"), "nfp", "up", inventory.path or self._written, "--json"]
         words.append("--no-env")  # it was read, as load_env_override says
         words += [
@@ -185,11 +185,11 @@ class _Topology:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                self._heard(line.rstrip())
+                self._hear(line.rstrip())
         self._process.wait()
         self._up.set()
 
-    def _heard(self, line: str) -> None:
+    def _hear(self, line: str) -> None:
         try:
             said = json.loads(line)
             event, text = said["event"], f"{said['name']} {said['text']}".strip()
@@ -213,7 +213,7 @@ class _Topology:
             Path(self._written).unlink(missing_ok=True)
 
 
-def _written(inventory: Inventory) -> str:
+def _write(inventory: Inventory) -> str:
     """An inventory that is no file as one; beside the files that it may name."""
     with tempfile.NamedTemporaryFile(
         "w", dir=inventory.base_dir, prefix=".inventory-", suffix=".yaml", delete=False

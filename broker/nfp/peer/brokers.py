@@ -39,10 +39,10 @@ VARIABLE: Final = "HEADGATE_NFP"
 """Environment: addresses of brokers, in order, with blanks or commas between them."""
 
 
-def chosen(given: str | Sequence[str] | None, environ: Mapping[str, str]) -> list[str]:
+def choose_brokers(given: str | Sequence[str] | None, environ: Mapping[str, str]) -> list[str]:
     """The addresses given, else those of ``$HEADGATE_NFP``, else the usual one.
 
-    >>> chosen(None, {"HEADGATE_NFP": "tcp://a:1, tcp://b:1"}), chosen("tcp://c:1", {})
+    >>> choose_brokers(None, {"HEADGATE_NFP": "tcp://a:1, tcp://b:1"}), choose_brokers("tcp://c:1", {})
     (['tcp://a:1', 'tcp://b:1'], ['tcp://c:1'])
     """
     if isinstance(given, str):
@@ -79,16 +79,16 @@ class Brokers:
         """The endpoint in use or tried now."""
         return self._endpoints[self._at]
 
-    def reached(self, now: float) -> None:
+    def note_reached(self, now: float) -> None:
         """The handshake with ``current`` succeeded."""
         self._since = self._away_since = now
 
-    def left(self, now: float, lived_s: float) -> None:
+    def note_left(self, now: float, lived_s: float) -> None:
         """A connection ended after ``lived_s``; one that ends at once does not shorten the next wait."""
         self._since = self._away_since = now
         self._pause_s = self._backoff.after(lived_s)
 
-    def failed(self, now: float, *, refused: bool = False) -> bool:
+    def note_failure(self, now: float, *, refused: bool = False) -> bool:
         """``current`` could not be reached, or ``refused`` us; True when another one is tried next."""
         longest = SOON_S if now - self._away_since < LONG_S and not refused else LATE_S
         self._pause_s = self._backoff.after(longest_s=longest)
@@ -122,14 +122,14 @@ class ConnectFailures:
         """Whether it is there and does not want us: to be tried less often than one that is away."""
         return isinstance(error, LinkRefused) or self._hangups.get(broker, 0) >= HANGUPS
 
-    def failed(self, broker: str, error: LinkError | ConfigError, curve: CurveClient | None) -> str:
+    def explain(self, broker: str, error: LinkError | ConfigError, curve: CurveClient | None) -> str:
         """What is wrong, for people."""
         text = str(error)
         if isinstance(error, LinkEnded):
             count = self._hangups[broker] = self._hangups.get(broker, 0) + 1
             if count < HANGUPS:
                 return text
-            text = f"{text} {_hangup(curve)}"
+            text = f"{text} {_explain_hangup(curve)}"
         elif isinstance(error, LinkRefused) and error.errno == EADDRINUSE:
             text = f"{text}; take another name, or have an owner free one of another key (headgate nfp manage unpin)"
         elif isinstance(error, LinkRefused) and curve is not None:
@@ -144,7 +144,7 @@ class ConnectFailures:
         return text
 
 
-def _hangup(curve: CurveClient | None) -> str:
+def _explain_hangup(curve: CurveClient | None) -> str:
     if curve is None:
         return "again and again: it probably wants CURVE, and no key of it is configured"
     return (

@@ -12,22 +12,22 @@ from broker.nfp.frames import Packet
 class Receiver(Protocol):
     """Who uses a channel. Every method is called in order in the loop's thread and must not block."""
 
-    def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
+    def on_connect(self, broker: str, opened: dict[str, Any] | None) -> None:
         """A session with ``broker`` begins: now ``send`` takes packets.
 
         ``opened`` is the JSON of the broker's OPEN (keys ``broker`` ``version`` ``keepalive_ms`` ``multiplier``
         ``features`` ``epoch``); None: it did not answer OPEN in time, as deployed NorFab never does. Called once
-        more, without ``lost`` before it, when the answer comes after all.
+        more, without ``on_disconnect`` before it, when the answer comes after all.
         """
 
-    def received(self, packet: Packet) -> None:
+    def on_packet(self, packet: Packet) -> None:
         """A packet of the broker; never OPEN and DISCONNECT, which the channel answers itself."""
 
-    def lost(self, why: str) -> None:
+    def on_disconnect(self, why: str) -> None:
         """The session is over; the channel opens the next by itself.
 
         Packets given to ``send`` may or may not have arrived, and none of them is sent again: whoever needs an
-        answer asks again at the next ``connected``.
+        answer asks again at the next ``on_connect``.
         """
 
 
@@ -78,7 +78,7 @@ class Channel(Protocol):
         """
 
     def reopen(self, why: str) -> None:
-        """Give the session up and begin a new one, on a new socket (NFP, "Keepaliving"); ``lost`` follows."""
+        """Give the session up and begin a new one, on a new socket (NFP, "Keepaliving"); ``on_disconnect`` follows."""
 
     async def close(self) -> None:
         """Send what is queued, within a second, and end. Harmless twice."""

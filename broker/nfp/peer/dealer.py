@@ -86,7 +86,7 @@ class DealerChannel:
         self._trouble = "not started"
         self.traffic = Traffic()
         self._sender = sender
-        self._curves = {endpoint: _curve(endpoint, certificate, server_keys) for endpoint in endpoints}
+        self._curves = {endpoint: _make_curve(endpoint, certificate, server_keys) for endpoint in endpoints}
         self._open_timeout_s = open_timeout_s
         self._insecure = insecure
         self._brokers = Brokers(endpoints, failover_s, 0.0)
@@ -178,10 +178,10 @@ class DealerChannel:
             try:
                 await self._run_session(await self._dial(receiver), open_body)
             except (LinkError, ConfigError) as error:
-                self._failed(error, loop.time())
+                self._note_failure(error, loop.time())
             except Exception as error:  # such as no descriptor left; giving up here would be for good
                 log.exception("%s: the broker %s could not be talked to", self.name, self.broker)
-                self._failed(LinkBroken(f"{self.broker}: {error}"), loop.time())
+                self._note_failure(LinkBroken(f"{self.broker}: {error}"), loop.time())
             await asyncio.sleep(self._brokers.pause_s())
 
     async def _dial(self, receiver: Receiver) -> BrokerSession:
@@ -195,12 +195,12 @@ class DealerChannel:
         sock, opened = await open_connection(*about, self._insecure, ATTEMPT_S)
         return BrokerSession(self, receiver, broker, sock, opened)
 
-    def _failed(self, error: LinkError | ConfigError, now: float) -> None:
+    def _note_failure(self, error: LinkError | ConfigError, now: float) -> None:
         broker = self.broker
-        self._trouble = self._failures.failed(broker, error, self._curves[broker])
+        self._trouble = self._failures.explain(broker, error, self._curves[broker])
         refused = self._failures.refuses(broker, error)
         (self._refusing.add if refused else self._refusing.discard)(broker)
-        if self._brokers.failed(now, refused=refused):
+        if self._brokers.note_failure(now, refused=refused):
             log.warning("%s: goes on to the broker %s", self.name, self._brokers.current)
         hopeless = not self.traffic.connections and len(self._refusing) == len(self._endpoints)
         if hopeless and self._refused is not None:
@@ -214,7 +214,7 @@ class DealerChannel:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        patience = loop.call_later(self._open_timeout_s, self._unopened, session)
+        patience = loop.call_later(self._open_timeout_s, self._give_up_open, session)
         self._session = session
         try:
             session.send_now(Packet(self._sender, Command.OPEN, body=msgspec.json.encode(open_body())))
@@ -229,10 +229,10 @@ class DealerChannel:
             session.tell_lost()
         if session.refused:
             raise LinkRefused(f"{session.broker}: {session.refused}", errno.EADDRINUSE)
-        self._brokers.reached(loop.time())
-        self._brokers.left(loop.time(), loop.time() - began if session.begun else 0.0)
+        self._brokers.note_reached(loop.time())
+        self._brokers.note_left(loop.time(), loop.time() - began if session.begun else 0.0)
 
-    def _unopened(self, session: BrokerSession) -> None:
+    def _give_up_open(self, session: BrokerSession) -> None:
         """The broker has not answered OPEN in time."""
         if session.begun:
             return
@@ -252,24 +252,24 @@ class DealerChannel:
 
     # -- what a session tells ---------------------------------------------------------------------
 
-    def begun(self, session: BrokerSession, opened: dict[str, Any] | None) -> None:
+    def note_begin(self, session: BrokerSession, opened: dict[str, Any] | None) -> None:
         """A session begins; ``send`` takes packets from now on."""
         self.traffic.connections += 1
         self._failures.forget(session.broker)
         how = "" if opened else ": no answer to OPEN, so NorFab's, or somebody else is connected by our name"
         log.info("%s: talks to the broker %s%s", self.name, session.broker, how)
 
-    def answered(self, session: BrokerSession) -> None:
+    def note_answer(self, session: BrokerSession) -> None:
         """The broker answered OPEN."""
         self._answering.add(session.broker)
         self._unanswered = 0
 
-    def roomy(self) -> None:
+    def note_room(self) -> None:
         """There is room in the outbox."""
         self._room.set()
 
 
-def _curve(
+def _make_curve(
     endpoint: str, certificate: Certificate | None, keys: Mapping[str, str] | str
 ) -> CurveClient | None:
     key = keys if isinstance(keys, str) else keys.get(endpoint, "")

@@ -121,7 +121,7 @@ class BrokerSession:
         with self._pipe.lock:
             if not self.writable or not self._queue(packet):
                 return False
-            self._make()
+            self._fill()
             self._pipe.write()
         self._loop.call_soon_threadsafe(self._flush)  # once the loop goes on
         return True
@@ -138,11 +138,11 @@ class BrokerSession:
         """Write what the kernel takes; the rest follows when it has room."""
         self._flushing = False
         if not self._closed:
-            self._make()
+            self._fill()
             self._pipe.flush()
-            self._channel.roomy()
+            self._channel.note_room()
 
-    def _make(self) -> None:
+    def _fill(self) -> None:
         outbox, pipe = self._outbox, self._pipe
         with pipe.lock:
             while outbox and pipe.add(outbox[0]):
@@ -154,12 +154,12 @@ class BrokerSession:
         """Tell the receiver; then hand it what came before."""
         again, self.begun, self._opened = self.begun, True, opened
         if not again:
-            self._channel.begun(self, opened)
-        self._tell(lambda: self._receiver.connected(self.broker, opened))
+            self._channel.note_begin(self, opened)
+        self._tell(lambda: self._receiver.on_connect(self.broker, opened))
         early, self._early = self._early, []
         for packet in early:
-            self._tell(lambda packet=packet: self._receiver.received(packet))  # type: ignore[misc]
-        self._channel.roomy()
+            self._tell(lambda packet=packet: self._receiver.on_packet(packet))  # type: ignore[misc]
+        self._channel.note_room()
 
     def end(self, why: str) -> None:
         """Over; what was queued is not sent any more."""
@@ -179,7 +179,7 @@ class BrokerSession:
 
     def tell_lost(self) -> None:
         """The receiver learns of the end."""
-        self._tell(lambda: self._receiver.lost(self.why))
+        self._tell(lambda: self._receiver.on_disconnect(self.why))
 
     def _tell(self, call: Callable[[], None]) -> None:
         try:
@@ -219,18 +219,18 @@ class BrokerSession:
             log.warning("%s: dropped a message of %s: %s", self._channel.name, self.broker, error)
             return
         if packet.command is Command.OPEN:
-            self._answered(packet)
+            self._take_open(packet)
         elif packet.command is Command.DISCONNECT:
             # one from before our OPEN asks for the new session that this already is
             if self.begun:
                 text = packet.data[:64].decode("utf-8", "replace")
                 self.end(f"it said DISCONNECT{f': {text}' if text else ''}")
         elif self.begun:
-            self._tell(lambda: self._receiver.received(packet))
+            self._tell(lambda: self._receiver.on_packet(packet))
         else:
             self._early.append(packet)
 
-    def _answered(self, packet: Packet) -> None:
+    def _take_open(self, packet: Packet) -> None:
         opened = read_any(packet.data)
         if not isinstance(opened, dict):
             self._traffic.invalid += 1
@@ -241,7 +241,7 @@ class BrokerSession:
         if self.refused:
             self.end(f"it refused us: {self.refused}")
             return
-        self._channel.answered(self)
+        self._channel.note_answer(self)
         known = self._opened
         if known is not None and known.get("epoch") != opened.get("epoch"):
             self.end("it was started anew")

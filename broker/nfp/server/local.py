@@ -160,7 +160,7 @@ class LocalChannel:
         peer.close()
         self._connected = False
         self.trouble = why
-        self._receiver.lost(why)
+        self._receiver.on_disconnect(why)
         asyncio.get_running_loop().call_soon(self._connect)
 
     async def close(self) -> None:
@@ -181,7 +181,7 @@ class LocalChannel:
         if self._closed:
             return
         try:
-            self._peer = peer = self._make_peer(self.name, self._received)
+            self._peer = peer = self._make_peer(self.name, self._take_packet)
         except LinkClosed as error:
             self.trouble = str(error)
             return
@@ -189,7 +189,7 @@ class LocalChannel:
         body = msgspec.json.encode(self._open_body())
         peer.submit(Packet(self._sender, Command.OPEN, body=body))
 
-    def _received(self, packet: Packet) -> None:
+    def _take_packet(self, packet: Packet) -> None:
         receiver = self._receiver
         assert receiver is not None
         self.traffic.received += 1
@@ -197,11 +197,11 @@ class LocalChannel:
             self._connected = True
             self.trouble = ""
             self.traffic.connections += 1
-            receiver.connected(self.broker, msgspec.json.decode(packet.data))
+            receiver.on_connect(self.broker, msgspec.json.decode(packet.data))
         elif packet.command is Command.DISCONNECT:
             self.reopen(f"the broker said DISCONNECT: {packet.data[:64].decode('utf-8', 'replace')}")
         else:
-            receiver.received(packet)
+            receiver.on_packet(packet)
 
     def _peer_lost(self, why: str) -> None:
         """The broker ended it, and does not want it back at once."""
@@ -211,4 +211,4 @@ class LocalChannel:
         was, self._connected = self._connected, False
         self.trouble = why
         if was and self._receiver is not None:
-            self._receiver.lost(why)
+            self._receiver.on_disconnect(why)

@@ -51,13 +51,11 @@ class Caller(JobOwner):
         self._expected: dict[Job, int] = {}
         self._deleted: set[Job] = set()
         self.name = f"flux:{principal.userid}:{principal.standing}{f':{number}' if number else ''}"
-        self.peer = broker.local_peer(principal, self.name, self._received, FEATURES)
-        self.peer.on_lost = self._lost
+        self.peer = broker.local_peer(principal, self.name, self._take, FEATURES)
+        self.peer.on_lost = self._lose
 
     @contextmanager
-    def following(
-        self, uuid: str, service: str, task: str, target: Target, body: bytes = b""
-    ) -> Iterator[Job]:
+    def follow(self, uuid: str, service: str, task: str, target: Target, body: bytes = b"") -> Iterator[Job]:
         """The job as one request sees it, in the block; ``body`` b"": it is not known any more."""
         submission = Submission(uuid, service, task, target, body, math.inf, math.inf)
         job = Question(submission, self, once=True) if service in ASKED_BY_MMI else Job(submission, self)
@@ -75,7 +73,7 @@ class Caller(JobOwner):
     def expect(self, job: Job, results: int) -> None:
         """The request waits for so many results and no more: there are no others yet, or ``job`` is over."""
         self._expected[job] = results
-        self.progressed(job)
+        self.keep_progress(job)
 
     def delete(self, job: Job) -> None:
         """Have the broker end ``job``."""
@@ -88,8 +86,8 @@ class Caller(JobOwner):
         self.peer.submit(job.packet(command, body, target))
         return self.peer.alive
 
-    def progressed(self, job: Job) -> None:
-        """See ``JobOwner.progressed``."""
+    def keep_progress(self, job: Job) -> None:
+        """See ``JobOwner.keep_progress``."""
         settled = len(job.outcome.results) + len(job.outcome.failures)
         if settled >= self._expected.get(job, math.inf):
             job.finish(None)
@@ -106,17 +104,17 @@ class Caller(JobOwner):
 
     # -- from the broker --------------------------------------------------------------------------
 
-    def _received(self, packet: Packet) -> None:
+    def _take(self, packet: Packet) -> None:
         for job in list(self.jobs.get(packet.uuid, ())):
             fresh = not job.outcome.acknowledged
-            job.received(packet)
+            job.take(packet)
             if job in self._deleted and _was_over(packet):  # its results may go to somebody else
                 job.finish(None)
             if fresh and packet.status == Code.ACCEPTED and not job.workers:
                 # nobody was chosen yet, but the caller has to know the uuid
                 job.note(Event("dispatched", body={}))
 
-    def _lost(self, why: str) -> None:
+    def _lose(self, why: str) -> None:
         for job in [each for mine in self.jobs.values() for each in mine]:
             job.give_up(HeadgateError(f"the NFP broker has left: {why}", errno.EIO))
 
@@ -134,7 +132,7 @@ class Callers:
         self._callers: dict[tuple[Principal, int], Caller] = {}
         self._strangers = 0
 
-    def caller(self, principal: Principal) -> Caller:
+    def find(self, principal: Principal) -> Caller:
         """The one of ``principal``."""
         number = 0
         if principal.nobody:

@@ -31,7 +31,7 @@ from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command, Sender
 from broker.nfp.principal import Principal, of_flux
 from broker.nfp.server.broker import NfpBroker
 from broker.nfp.service.callers import Caller, Callers
-from broker.nfp.service.job_records import records_of
+from broker.nfp.service.job_records import tell_records
 from broker.nfp.service.payloads import (
     SERVICE,
     Asked,
@@ -39,12 +39,12 @@ from broker.nfp.service.payloads import (
     OneJob,
     WhichJobs,
     WhichWorkers,
-    asked,
-    counted,
+    count_states,
     error_of,
     job_row,
+    read_job,
     service_row,
-    summary,
+    summarize,
     worker_row,
 )
 from broker.nfp.service.publisher import EventPublisher
@@ -131,15 +131,15 @@ class FluxService:
 
     async def run(self, request: Request) -> dict[str, Any] | None:
         """``nfp.SERVICE.TASK`` and ``nfp.run``."""
-        what = asked(request.topic, request.payload)
+        what = read_job(request.topic, request.payload)
         if what.service == EVENTS and what.task == "subscribe":
             raise RpcError(errno.EINVAL, "subscribe to the events nfp.job.UUID.KIND of this broker instead")
-        caller = self._callers.caller(_principal(request))
+        caller = self._callers.find(_principal(request))
         uuid = what.job.uuid or uuid4().hex
         body = bodies.request(what.task, what.job.args, what.job.kwargs, what.job.timeout)
         if _is_awaited(caller, uuid, what, body) and (found := self._find(uuid)) is not None:
             return await self._attach(request, caller, found.view)
-        with caller.following(uuid, what.service, what.task, what.target, body) as job:
+        with caller.follow(uuid, what.service, what.task, what.target, body) as job:
             caller.send(job, Command.MMI if what.service in ASKED_BY_MMI else Command.POST, body)
             return await self._tell(request, caller, job, cancel=what.job.cancel_with_caller)
 
@@ -148,7 +148,7 @@ class FluxService:
     ) -> dict[str, Any] | None:
         """Answer ``request`` with what comes of ``job``."""
         try:
-            async with aclosing(records_of(job)) as records:
+            async with aclosing(tell_records(job)) as records:
                 async for record in records:
                     if request.streaming:
                         request.respond(record)
@@ -159,7 +159,7 @@ class FluxService:
             raise
         if (error := error_of(job)) is not None:
             raise error
-        return None if request.streaming else summary(job)
+        return None if request.streaming else summarize(job)
 
     async def jobs_attach(self, request: Request) -> dict[str, Any] | None:
         """``nfp.jobs.attach``."""
@@ -168,7 +168,7 @@ class FluxService:
 
     async def _attach(self, request: Request, caller: Caller, view: JobView) -> dict[str, Any] | None:
         pushed = view.client == caller.name  # its packets come here anyway
-        with _followed(caller, view) as job:
+        with _follow(caller, view) as job:
             job.note(Event("dispatched", body={"workers": job.workers}))
             if not pushed:
                 self._attached.setdefault(view.uuid, []).append((caller, job))
@@ -189,7 +189,7 @@ class FluxService:
         """Publish it, and pass on what happens to jobs of other peers; results are asked for as they are recorded."""
         for caller, job in self._attached.get(event.uuid, ()):
             if (command := _SAID.get(event.kind)) is not None:
-                job.received(Packet(Sender.BROKER, command, uuid=event.uuid, body=event.body))
+                job.take(Packet(Sender.BROKER, command, uuid=event.uuid, body=event.body))
             elif event.kind in _ENDS:  # later: the dispatcher is in the middle of it
                 asyncio.get_running_loop().call_soon(self._look, caller, job)
         if self._announce:
@@ -198,17 +198,17 @@ class FluxService:
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""
         caller, view, _ = self._job_of(request, results=True)
-        with _followed(caller, view) as job:
+        with _follow(caller, view) as job:
             self._ask_results(caller, job, view, over=True)
             await _within(job.wait(), job, "results")
-        return {"state": view.state, **summary(job)}
+        return {"state": view.state, **summarize(job)}
 
     async def jobs_cancel(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.cancel``."""
         caller, view, _ = self._job_of(request)
         if view.state != "open":
             return {"uuid": view.uuid, "state": view.state}
-        with _followed(caller, view) as job:
+        with _follow(caller, view) as job:
             cancelled = await _within(caller.cancel(job), job, "cancellation")
             if not cancelled and job.error is not None and (error := error_of(job)):
                 raise error
@@ -223,7 +223,7 @@ class FluxService:
         if not workers or view.state != "open":
             raise RpcError(errno.EINVAL, f"job {view.uuid} waits for no input")
         answer = {"input_id": said.input_id, "value": said.value, "cancel": said.cancel, "metadata": {}}
-        with _followed(caller, view) as job:
+        with _follow(caller, view) as job:
             target = Target("list", tuple(workers))
             caller.send(job, Command.PUT, msgspec.json.encode(answer), target)
         return {"uuid": view.uuid, "workers": list(workers)}
@@ -242,7 +242,7 @@ class FluxService:
         allowed = self._broker.dispatcher.may_read if results else Principal.may_see
         if found is None or not allowed(principal, found.view.holder):
             raise RpcError(errno.ENOENT, f"no job {uuid[:64]!r} that you may see")
-        return self._callers.caller(principal), found.view, found.results
+        return self._callers.find(principal), found.view, found.results
 
     def _look(self, caller: Caller, job: Job) -> None:
         """Ask for the results that are there; the request then waits for no more, if the job is over."""
@@ -294,7 +294,7 @@ class FluxService:
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""
-        return counted(await self._search(request, read_request(WhichJobs, request.payload), 0))
+        return count_states(await self._search(request, read_request(WhichJobs, request.payload), 0))
 
     async def _search(self, request: Request, which: WhichJobs, limit: int) -> JobSearch:
         principal = _principal(request)
@@ -352,8 +352,8 @@ def _is_awaited(caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:
 
 
 @contextmanager
-def _followed(caller: Caller, view: JobView) -> Iterator[Job]:
+def _follow(caller: Caller, view: JobView) -> Iterator[Job]:
     """A job that was submitted elsewhere, followed in the block: it is known whom to wait for."""
-    with caller.following(view.uuid, view.service, view.task, view.target, view.body) as job:
+    with caller.follow(view.uuid, view.service, view.task, view.target, view.body) as job:
         job.outcome.workers = tuple(slot.slot for slot in view.slots if slot.slot)
         yield job

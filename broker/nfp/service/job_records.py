@@ -13,7 +13,7 @@ from broker.nfp.service.payloads import results_of
 Record = dict[str, Any]
 
 
-async def records_of(job: Job) -> AsyncGenerator[Record, None]:
+async def tell_records(job: Job) -> AsyncGenerator[Record, None]:
     """What comes of ``job`` until it is over.
 
     Events and streams that a slow reader has no room for are dropped, the oldest first, and a record ``gap`` stands in
@@ -28,28 +28,28 @@ async def records_of(job: Job) -> AsyncGenerator[Record, None]:
             lost = events.lost
             if not accepted:  # that, too, was dropped, and the caller has to know the uuid
                 accepted = True
-                yield _accepted(job, "dispatched", job.workers)
+                yield _tell_accepted(job, "dispatched", job.workers)
         if event.kind in ("queued", "dispatched"):
             accepted = True
             workers = event.body.get("workers") if event.kind == "dispatched" else ()
-            yield _accepted(job, event.kind, workers or ())
+            yield _tell_accepted(job, event.kind, workers or ())
         elif event.kind == "stream":
             yield {"type": "stream", "data": b64encode(event.body).decode()}
         elif event.kind in ("finished", "failed", "cancelled"):
-            for record in _settled(job, told):
+            for record in _tell_settled(job, told):
                 yield record
         else:
-            yield _said(event)
-    for record in _settled(job, told, every=True):
+            yield _tell_event(event)
+    for record in _tell_settled(job, told, every=True):
         yield record
 
 
-def _accepted(job: Job, status: str, workers: Any) -> Record:
+def _tell_accepted(job: Job, status: str, workers: Any) -> Record:
     record: Record = {"type": "accepted", "uuid": job.uuid, "status": status, "workers": list(workers)}
     return record | ({"missing": list(job.missing)} if job.missing else {})
 
 
-def _settled(job: Job, told: set[str], *, every: bool = False) -> Iterator[Record]:
+def _tell_settled(job: Job, told: set[str], *, every: bool = False) -> Iterator[Record]:
     """Results and errors of workers that were not ``told``; one without a name may have one at the end."""
     for worker, result in results_of(job).items():
         if worker not in told and (worker or every):
@@ -61,7 +61,7 @@ def _settled(job: Job, told: set[str], *, every: bool = False) -> Iterator[Recor
             yield {"type": "failed", "worker": worker, "status": failure.status, "error": failure.text}
 
 
-def _said(event: Event) -> Record:
+def _tell_event(event: Event) -> Record:
     body = None if event.kind == "accepted" else event.body
     return {
         "type": "event",

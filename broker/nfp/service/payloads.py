@@ -110,7 +110,7 @@ class Asked(NamedTuple):
     job: JobRequest
 
 
-def asked(topic: str, payload: bytes | None) -> Asked:
+def read_job(topic: str, payload: bytes | None) -> Asked:
     """The job that a request with this topic and payload is about.
 
     Raises:
@@ -191,7 +191,7 @@ def job_row(view: JobView, results: list[ResultView]) -> dict[str, Any]:
     }
 
 
-def counted(search: JobSearch) -> dict[str, Any]:
+def count_states(search: JobSearch) -> dict[str, Any]:
     """How many are in which state."""
     return {**{state: search.states[state] for state in STATES}, "more": False}
 
@@ -231,7 +231,7 @@ def results_of(job: Job) -> dict[str, Any]:
     return dict(job.outcome.results)
 
 
-def summary(job: Job) -> dict[str, Any]:
+def summarize(job: Job) -> dict[str, Any]:
     """The one answer to a job without STREAMING."""
     failures = job.outcome.failures.items()
     return {

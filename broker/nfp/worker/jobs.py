@@ -144,7 +144,7 @@ class Jobs:
 
     # -- the connection (peer.channel.Receiver) ---------------------------------------------------
 
-    def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
+    def on_connect(self, broker: str, opened: dict[str, Any] | None) -> None:
         """Register, and bring what an earlier broker or connection may not have got."""
         self.opened = opened
         said = broker_of(opened or {})
@@ -166,7 +166,7 @@ class Jobs:
         self._unsent = {job.uuid: job for job in self.table.unrecorded}
         self._send_unsent()
 
-    def lost(self, why: str) -> None:
+    def on_disconnect(self, why: str) -> None:
         """The channel looks for a broker; running jobs go on, others wait for a new word of it."""
         self.heartbeat.stop()
         waiting, self._waiting = self._waiting, deque()
@@ -177,7 +177,7 @@ class Jobs:
             if not job.begun:
                 job.confirmed = False
 
-    def received(self, packet: Packet) -> None:
+    def on_packet(self, packet: Packet) -> None:
         """Do what the broker says."""
         self.heartbeat.note_received(packet)
         command = self._commands.get(packet.command)

@@ -16,7 +16,7 @@ from broker import supervision
 from broker.errors import ConfigError
 from broker.nfp.client.client import NfpClient
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
-from broker.nfp.peer.brokers import chosen
+from broker.nfp.peer.brokers import choose_brokers
 from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
@@ -47,7 +47,7 @@ class Worker:
 
     Args:
         service: what it offers. name: its identity, unique among all workers; default: see ``take_name``.
-        broker: addresses in order of preference; None: see ``peer.brokers.chosen``.
+        broker: addresses in order of preference; None: see ``peer.brokers.choose_brokers``.
         server_key, key: see ``peer.keys.credentials``.
         state_dir: where jobs and keys are kept; None: ``peer.keys.default_base_dir``, or nothing where it cannot be
             written. store: False keeps jobs in memory only; default: True, except over a ``channel`` of this process.
@@ -94,7 +94,7 @@ class Worker:
         self._found = self._usual
         self._lock: Lock | None = None
         self.name = check_name(named or self._usual)
-        self.brokers = chosen(broker, os.environ)
+        self.brokers = choose_brokers(broker, os.environ)
         self.server_key = server_key
         self.key = key
         self.state_dir = Path(state_dir) if state_dir is not None else None

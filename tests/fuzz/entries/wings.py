@@ -66,7 +66,7 @@ def nfp_topics_and_bodies(data: bytes) -> bool:
     bodies.event_kind(payload)
     bodies.says_failed(payload)
     try:
-        what = nfp_payloads.asked(topic.decode("utf-8", "replace"), payload or None)
+        what = nfp_payloads.read_job(topic.decode("utf-8", "replace"), payload or None)
     except RpcError:
         return False
     assert what.service

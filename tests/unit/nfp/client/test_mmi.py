@@ -64,7 +64,7 @@ def test_an_open_that_is_answered_late_repeats_no_restart(ours):
     async def work(client):
         asked = asyncio.gather(client.mmi("restart", timeout_s=0.3), return_exceptions=True)
         await asyncio.to_thread(ours.wait_for, lambda b: b.count("MMI") == 1)
-        client._session.connected(ours.endpoint, client.opened)  # the same session, known better
+        client._session.on_connect(ours.endpoint, client.opened)  # the same session, known better
         return (await asked)[0]
 
     assert isinstance(run(work, ours), TimeoutError)

@@ -32,7 +32,7 @@ class Held:
     def start(self, receiver, open_body):
         self.receiver = receiver
         self.opened = open_body()
-        receiver.connected("here", {"broker": "headgate", "features": ["recorded", "delete", "jobs"]})
+        receiver.on_connect("here", {"broker": "headgate", "features": ["recorded", "delete", "jobs"]})
 
     def send(self, packet):
         self.sent.put_nowait(packet)
@@ -51,7 +51,7 @@ class Held:
         packet = Packet(
             Sender.BROKER, command, client=b"c1#1", uuid=uuid, body=msgspec.json.encode(body), service=""
         )
-        self.receiver.received(packet)
+        self.receiver.on_packet(packet)
 
     async def heard(self, *commands):
         async with asyncio.timeout(10):

@@ -29,15 +29,15 @@ class Story:
         self.told = []
         self.fail_on = None
 
-    def connected(self, broker, opened):
+    def on_connect(self, broker, opened):
         self.told.append(("connected", broker, opened))
 
-    def received(self, packet):
+    def on_packet(self, packet):
         self.told.append(("received", packet))
         if self.fail_on is not None and packet.uuid == self.fail_on:
             raise RuntimeError("a receiver that fails")
 
-    def lost(self, why):
+    def on_disconnect(self, why):
         self.told.append(("lost", why))
 
     def kinds(self):

@@ -107,13 +107,13 @@ def test_a_broker_that_stops_takes_nobody_back(rundir, monkeypatch):
         def __init__(self):
             self.log = []
 
-        def connected(self, broker, opened):
+        def on_connect(self, broker, opened):
             self.log.append("connected")
 
-        def received(self, packet):
+        def on_packet(self, packet):
             pass
 
-        def lost(self, why):
+        def on_disconnect(self, why):
             self.log.append("lost")
 
     async def story():

@@ -19,13 +19,13 @@ class Receiver:
     def __init__(self):
         self.log = []
 
-    def connected(self, broker, opened):
+    def on_connect(self, broker, opened):
         self.log.append(("connected", opened))
 
-    def received(self, packet):
+    def on_packet(self, packet):
         self.log.append(("received", packet))
 
-    def lost(self, why):
+    def on_disconnect(self, why):
         self.log.append(("lost", why))
 
     def kinds(self):

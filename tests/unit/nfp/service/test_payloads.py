@@ -10,7 +10,7 @@ from broker.nfp.management.jobs import listed
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.service.payloads import WhichJobs, asked, job_row, worker_row
+from broker.nfp.service.payloads import WhichJobs, job_row, read_job, worker_row
 from broker.wire.payload import read_request
 from tests.unit.nfp.found import Found
 from tests.unit.nfp.service.stand_in import job_view
@@ -34,7 +34,7 @@ def test_what_is_looked_for(monkeypatch):
 
 
 def test_a_service_may_have_periods_and_the_last_word_is_the_task():
-    what = asked("nfp.mmi.service.broker.show_workers", None)
+    what = read_job("nfp.mmi.service.broker.show_workers", None)
     assert (what.service, what.task) == ("mmi.service.broker", "show_workers")
 
 
