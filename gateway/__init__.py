@@ -25,7 +25,7 @@ and the doors ``codecs``, ``websocket`` and ``web``.
 ``web``        HTTP: calls, events, health, metrics, login, static files
 ``serve``      settings -> a gateway: the composition root
 ``process``    a gateway as a process: signals, logging, systemd
-``fleet``      several gateways as one, by way of a Redis server
+``fleet``      several processes as one service: workers, and gateways by way of a Redis server
 ``workers``    several processes behind the same listeners
 ``cluster``    test clusters on this machine, and faults in them
 ``cli``        the verbs ``gateway``, ``up``, ``cluster``, ``token``, ``login``, ``tls``, ``pipeline``

@@ -29,7 +29,9 @@ from broker.transport.link import Flusher, Options
 from broker.transport.outbox import OutboxLimits
 from gateway.access import Access
 from gateway.administration.service import Administration
-from gateway.fleet.member import Fleet
+from gateway.fleet.member import Fleet, gateway_of
+from gateway.fleet.peers import Peers
+from gateway.fleet.siblings import Siblings
 from gateway.history.reader import History
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.hook import AuthorizationHook
@@ -48,7 +50,7 @@ from gateway.web.app_context import AppContext
 from gateway.web.listener import Listener
 from gateway.web.metrics import Snapshot, samples
 from gateway.web.static import Dashboard
-from gateway.web.worker_peers import WorkerPeers
+from gateway.web.worker_counts import WorkerCounts, encoded
 from gateway.websocket.endpoint import Endpoint
 
 log = logging.getLogger("headgate")
@@ -132,7 +134,9 @@ class Gateway:
         leave: Callable[[str], None] | None,
     ) -> None:
         settings = self.settings
-        self.identity = Authenticator(settings, self.store, worker=worker[0] if worker else "")
+        self.identity = Authenticator(settings, self.store)
+        gateway = gateway_of(self.store) if settings.gateway.redis is not None else ""
+        self.peers = Peers(worker[0] if worker else "", gateway, self._answer)
         hooked = settings.access.hook_url is not None
         self.hook = AuthorizationHook(settings.access, asyncio.get_running_loop().time) if hooked else None
         self.sessions = Sessions(
@@ -140,6 +144,7 @@ class Gateway:
             self.identity,
             key=self.store.key("resume"),
             options=options_of(settings),
+            peers=self.peers,
             hook=self.hook,
             wall=self.store.wall,
         )
@@ -160,8 +165,9 @@ class Gateway:
             self.store.wall,
             keeps=not worker or worker[0].startswith("0-"),
         )
-        self._worker_peers = (
-            WorkerPeers(worker[1], worker[0], self._own_samples, self._answer) if worker else None
+        self._siblings = Siblings(worker[1], self.peers) if worker else None
+        self._worker_counts = (
+            WorkerCounts(worker[1], worker[0], self._own_samples, self._ask_counts) if worker else None
         )
         self.fleet = self._in_fleet() if settings.gateway.redis is not None else None
         self.administration = Administration(
@@ -170,8 +176,6 @@ class Gateway:
             self.trends,
             reload=self._reload_called,
             leave=leave,
-            ask_others=self._ask_others if worker or self.fleet is not None else None,
-            fleet=self.fleet,
         )
         self.endpoint = Endpoint(
             self.sessions, self.delivery, self.administration, self.identity, self.admission
@@ -222,8 +226,9 @@ class Gateway:
         """The part of a start before the doors: credentials, other workers, upstream; `apps` can answer then."""
         await self.identity.start()
         self._tasks.spawn("identity", self.identity.run(self.sessions.revoked))
-        if self._worker_peers is not None:
-            await self._worker_peers.start()
+        if self._siblings is not None and self._worker_counts is not None:
+            await self._siblings.start()
+            self._worker_counts.start()
         if self.fleet is not None:
             self.fleet.start()
             await self.fleet.reached()
@@ -333,8 +338,7 @@ class Gateway:
             settings.redis,
             settings.redis_channel,
             self.store,
-            self.identity.connections,
-            self._answer,
+            self.peers,
             self.sessions.clock,
             settings.redis_password_file,
         )
@@ -342,16 +346,14 @@ class Gateway:
         return fleet
 
     def _answer(self, question: bytes) -> bytes:
-        """What this process answers another one."""
-        return self.administration.answered(question)
+        """What this process answers another one; no question asks for its counts."""
+        return self.administration.answered(question) if question else encoded(self._own_samples())
 
-    async def _ask_others(self, question: bytes) -> list[bytes]:
-        """What the other processes of this gateway, and those of other gateways, answer."""
-        all_ = [others.ask(question) for others in (self._worker_peers, self.fleet) if others is not None]
-        return [each for answers in await asyncio.gather(*all_) for each in answers]
+    async def _ask_counts(self) -> dict[str, bytes]:
+        return await self.peers.ask(b"", self._siblings)
 
     async def _snapshots(self) -> list[Snapshot]:
-        return [self._own_samples()] if self._worker_peers is None else await self._worker_peers.snapshots()
+        return [self._own_samples()] if self._worker_counts is None else await self._worker_counts.snapshots()
 
     def _own_samples(self) -> Snapshot:
         return samples(
@@ -408,8 +410,9 @@ class Gateway:
             await self.fleet.close()
         await self._tasks.stop()
         self.trends.save()
-        if self._worker_peers is not None:
-            await self._worker_peers.stop()
+        if self._siblings is not None and self._worker_counts is not None:
+            await self._worker_counts.stop()
+            await self._siblings.stop()
         if self.hook is not None:
             self.hook.close()
         self.identity.close()

@@ -30,16 +30,15 @@ from broker.children import supervisor
 from broker.children.child import HAS_LEFT, Child, Program, Restarts
 from broker.children.supervisor import HURRY_S, Step, all_left
 from broker.endings import CONFIG, FAILED, OK
-from broker.errors import ConfigError, HeadgateError, print_error
+from broker.errors import ConfigError, print_error
 from broker.tasks import first_of
 from gateway import process
-from gateway.identity import leases
-from gateway.identity.store import Store
+from gateway.fleet import siblings
 from gateway.serve import Reread
 from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings
 from gateway.web.listener import bind, bind_all
-from gateway.web.worker_peers import fold
+from gateway.web.worker_counts import fold
 
 log = logging.getLogger("headgate")
 
@@ -75,8 +74,7 @@ class Worker(Child):
         self.name = self._fresh_name()
 
     def _fresh_name(self) -> str:
-        # a gateway of before may still drain, and what its workers count stands in the same store
-        return f"{self._index}-{secrets.token_hex(4)}"
+        return f"{self._index}-{secrets.token_hex(8)}"  # other gateways know it by that, too
 
     def reload(self) -> None:
         """Have its process read the settings again, which may start one where it was left."""
@@ -138,7 +136,6 @@ class Supervisor(supervisor.Supervisor):
     def run(self, ready: Callable[[], None]) -> int:
         """Run until told to leave; ``ready`` is called once every worker serves. Returns an exit code."""
         process.set_up_logging(self._settings.gateway.log_level, "gateway")
-        self._drop_leases(None)  # those of a supervisor that was killed
         try:
             return asyncio.run(self._run(ready))
         finally:
@@ -180,26 +177,12 @@ class Supervisor(supervisor.Supervisor):
             worker.reload()  # also one that was left: what was wrong may have been mended
 
     def forget(self, worker: str) -> None:
-        """Take in the end of a worker: keep what it counted, forget whom it had."""
+        """Take in the end of a worker: keep what it counted, and tell the others."""
         try:
             fold(self._folder, worker)
         except OSError as error:  # a full disk costs counts, not the gateway
             log.warning("the counts of worker %s are lost: %s", worker, error)
-        self._drop_leases(worker)
-
-    def _drop_leases(self, worker: str | None) -> None:
-        """Let the connections of an ended worker, None is all, count no more for their users' limits.
-
-        The store is opened for this alone: it must not be there at a fork.
-        """
-        try:
-            store = Store(self._settings.gateway.statedir)
-            try:
-                leases.forget(store, worker)
-            finally:
-                store.close()
-        except HeadgateError as error:  # their lease ends them
-            log.warning("connections of ended workers stay counted for %g s: %s", leases.LEASE_S, error)
+        siblings.tell_end(self._folder, worker)
 
     def _release(self) -> None:
         for sock, place in self._reserved:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -95,7 +93,7 @@ def stats(service: Administration) -> dict[str, Any]:
     sessions, delivery = service.sessions, service.delivery
     upstream, history = delivery.upstream, delivery.history
     return {
-        "gateway": os.uname().nodename if service.fleet is None else service.fleet.label,
+        "gateway": sessions.peers.label,
         "started_at": sessions.started_at,
         "sessions": len(sessions),
         "by_kind": sessions.by_kind(),
@@ -141,8 +139,6 @@ def all_stats(service: Administration, others: Sequence[Mapping[str, Any]]) -> d
         # an older release may lack some
         if all(name in each for name in ("gateway", "started_at", "upstream", *SUMMED)):
             told.setdefault(each["gateway"], []).append(each)
-    there = Counter({own["gateway"]: service.sessions.settings.gateway.workers})
-    there += Counter() if service.fleet is None else service.fleet.processes
     rows = [
         {
             "gateway": name,
@@ -157,7 +153,11 @@ def all_stats(service: Administration, others: Sequence[Mapping[str, Any]]) -> d
         "gateways": rows[:GATEWAYS_MAX],
         "more": len(rows[GATEWAYS_MAX:]),
         "all": _sum([_summed(row) for row in rows]),
-        "silent": sorted(name for name, count in there.items() if len(told.get(name, ())) < count),
+        "silent": sorted(
+            name
+            for name, count in service.sessions.peers.processes.items()
+            if len(told.get(name, ())) < count
+        ),
     }
 
 

@@ -42,15 +42,14 @@
 With several worker processes each answers for itself; statistics are added up, sessions are shown and ended wherever
 they are, and a reload reaches all of them: the answer has the problems of one, the others follow a moment later. A
 worker that does not answer is told of: ``"silent"`` is how many did not show their sessions, and ETIMEDOUT says that
-one may be there or not. So it is with the workers of other gateways, where Redis carries the question to them
-(``gateway.fleet``).
+one may be there or not. So it is with the workers of other gateways that share a Redis server (``gateway.fleet``).
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -69,7 +68,6 @@ from gateway.sessions.requests import NAME, Answer
 if TYPE_CHECKING:
     from broker.client import Handler, Request
     from gateway.access import Access
-    from gateway.fleet.member import Fleet
     from gateway.sessions.delivery import Delivery
     from gateway.sessions.session import Session
     from gateway.sessions.sessions import Place, Sessions
@@ -134,9 +132,6 @@ class Administration:
         reload: reads certificates, tokens and keys again; returns what was read again and what was not.
         leave: what ``gateway.drain`` does, of all worker processes; gets a reason. None: the program that runs this
             gateway ends it.
-        ask_others: asks the other processes (``answered``): their answers, b"" for a process that did not answer; None
-            when there is one process.
-        fleet: the other gateways; None: there are none.
 
     Attributes:
         denials: who tried what without the right.
@@ -150,16 +145,12 @@ class Administration:
         *,
         reload: Callable[[], Answer],
         leave: Callable[[str], None] | None = None,
-        ask_others: Callable[[bytes], Awaitable[list[bytes]]] | None = None,
-        fleet: Fleet | None = None,
     ) -> None:
         self.sessions = sessions
         self.delivery = delivery
         self.trends = trends
         self.reload = reload
         self.leave = leave
-        self.ask_others = ask_others
-        self.fleet = fleet
         self.denials = Denials(sessions, delivery.upstream)
 
     def set_access(self, access: Access) -> None:
@@ -218,7 +209,7 @@ class Administration:
             needed = " or ".join(self.able(name)) or "of nobody"
             rule = f", or a rule: {rule_for('call', f'{NAME}.{name}')}" if name in OF_BROKERS else ""
             raise RpcError(errno.EPERM, f"{NAME}.{name} needs the role {needed}{rule}")
-        if self.ask_others is not None and name in EVERYWHERE and not self._is_here(name, arguments):
+        if self.sessions.peers.shared and name in EVERYWHERE and not self._is_here(name, arguments):
             return self._everywhere(caller, name, arguments)
         return found[0](self, caller, arguments)
 
@@ -279,18 +270,15 @@ class Administration:
     async def _all_sessions(self, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """A page of all: each process gives its share, so that it costs all of them together what it costs one."""
         limit, after = _asked_page(arguments)
-        others = self.fleet.others if self.fleet is not None else 0
-        share = -(-limit // (self.sessions.settings.gateway.workers + others))
+        share = -(-limit // (1 + len(self.sessions.peers)))
         replies, silent = await self._ask(caller, "sessions", {"limit": share, "after": after})
         pages = [each.answer for each in replies if each.answer is not None]
         return listing.joined([listing.sessions(self.sessions, share, after), *pages]) | {"silent": silent}
 
     async def _ask(self, caller: Caller, name: str, arguments: Mapping[str, Any]) -> tuple[list[_Reply], int]:
         """What the other processes reply, and how many do not."""
-        assert self.ask_others is not None
-        said = await self.ask_others(
-            msgspec.json.encode(_Question(name, caller.name, caller.roles, dict(arguments)))
-        )
+        question = msgspec.json.encode(_Question(name, caller.name, caller.roles, dict(arguments)))
+        said = [*(await self.sessions.peers.ask(question)).values()]
         return [msgspec.json.decode(each, type=_Reply) for each in said if each], said.count(b"")
 
 

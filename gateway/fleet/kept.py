@@ -1,6 +1,6 @@
 """What Redis keeps for all gateways of a fleet, each key beginning with ``gateway.redis_channel``:
 
-    .login.ID   a login (`messages.Row`), until it ends
+    .login.ID   a login (`login_rows.Row`), until it ends
     .revoked    credentials that count no more, ended logins among them, and until when that counts
     .spent      answers of identity providers that were used, by hash, until none so old counts any more
     .userids    userids that people of providers have: userid -> who, for good
@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from broker.rates import Throttle
-from gateway.fleet import messages
+from gateway.fleet import login_rows
 from gateway.identity.store import KEY_BYTES, LOGIN, LONGEST_S, Store
 from gateway.principal import Denied
 
@@ -76,7 +76,7 @@ class Kept:
         while True:
             cursor, names = await self._redis.scan(cursor, match=pattern, count=AT_ONCE)
             if names:
-                messages.take(self._store, filter(None, await self._redis.mget(names)))
+                login_rows.take(self._store, filter(None, await self._redis.mget(names)))
             if not cursor:
                 return set(found)
 
@@ -219,7 +219,7 @@ class SharedLogins:
         """
         row = None if self._away() else await self._answered(self._look(login_id))
         if row is not None:
-            messages.take(self._store, [row])
+            login_rows.take(self._store, [row])
         return row is not None
 
     async def spend(self, answer: bytes, until: float) -> bool:
@@ -252,7 +252,7 @@ class SharedLogins:
 
     async def _keep(self, login_id: str = "") -> bool:
         """Keep a login of ours, or all of them, and tell of those that were not kept."""
-        rows = messages.rows(self._store, login_id)
+        rows = login_rows.rows(self._store, login_id)
         if login_id and rows:
             # before Redis has it: `catch_up` tells of those that Redis did not have
             await self._tell([row for row, _ in rows.values()])

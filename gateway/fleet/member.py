@@ -1,8 +1,7 @@
-"""One process among those of all gateways: how many connections each user has over all of them, who is logged in, which
-credentials count no more, and whose sessions there are, for an admin at any of them.
+"""Between gateways that share a Redis server: what their ``peers`` tell each other, and what each has to write into its
+store as the workers of one gateway find it in theirs: who is logged in, and which credentials count no more.
 
-Each process publishes how many connections its users have: changes at once, all counts every ``BEAT_S``. A process that
-is silent for ``LEASE_S`` counts no more. A revocation goes to all processes, and a process that joins is sent all
+What changed is told every ``TICK_S``. A revocation goes to all processes, and a process that joins is sent all
 revocations: a credential that one gateway refuses is accepted by another only until the message arrives. ``headgate
 token restore`` has to be called at each gateway. A login is kept in Redis (``kept``) before its browser has the cookie,
 and sent to all gateways, which write it down; a gateway that is shown an unknown cookie looks for it in Redis.
@@ -17,39 +16,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
-import secrets
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import secret
 from broker.awake import StallMeter
 from broker.backoff import Backoff
-from gateway.fleet import messages
+from gateway.fleet import login_rows
 from gateway.fleet.kept import AT_ONCE, Kept, SharedLogins
-from gateway.fleet.messages import (
-    Bye,
-    Counts,
-    Entered,
-    Question,
-    Reply,
-    Revoked,
-    Said,
-    decode,
-    encode,
-)
-from gateway.fleet.peers import ASK_S, Questions, Roster, label_of
-from gateway.identity.leases import HEARTBEAT_S, LEASE_S
+from gateway.fleet.messages import Bye, Counts, Entered, Question, Revoked, Said, decode, encode
+from gateway.fleet.peers import ASK_S, BEAT_S, LEASE_S, PART, Lost, Peers
 from gateway.identity.store import FLEET
 from gateway.principal import Denied
 from gateway.settings.redis_url import client_of
 
 if TYPE_CHECKING:
     from broker.secret import SecretUrl
-    from gateway.identity.leases import Connections
     from gateway.identity.store import Store
 
 
@@ -115,7 +101,7 @@ class Inbox:
             self.held_bytes -= _size(part)
         else:
             rows = self._rows[:AT_ONCE]
-            messages.take(self._store, rows)
+            login_rows.take(self._store, rows)
             del self._rows[:AT_ONCE]
             self.held_bytes -= _size(rows)
         if not self._revoked and not self._rows:
@@ -128,7 +114,6 @@ def _size(texts: Iterable[str] | Iterable[bytes]) -> int:
 
 log = logging.getLogger("headgate")
 
-BEAT_S: Final = HEARTBEAT_S
 CONNECT_S: Final = 2.0
 TICK_S: Final = 0.1
 """How often what changed is told."""
@@ -138,30 +123,30 @@ RETELL_S: Final = 0.02
 """For each other process: within so long one of them tells a newcomer what is revoked ..."""
 RETELL_MAX_S: Final = 2.0
 """... and within so long in any case."""
-PART: Final = 2048
-"""Users, or credentials, in one message."""
 ROWS: Final = 256
 """Logins in one message."""
 WAITING_MAX: Final = 4096
 """Messages that wait for Redis; beyond it the link is made anew, and all is told again."""
 
 
-class _Lost(Exception):
-    """The link to Redis is of no use any more."""
+def gateway_of(store: Store) -> str:
+    """What names the gateway with this store among those of a fleet. A store that was asked for it remembers what has
+    ended, for others (``identity.login``).
+    """
+    return store.key(FLEET).hex()[:16]
 
 
 class Fleet:
-    """One process among those of all gateways.
+    """What one process tells those of other gateways, and hears of them.
 
     Args:
         url: of the Redis server. channel: what the gateways of one instance have in common.
-        store: has what names this gateway, and revocations. connections: those of this process.
-        answer: to what others ask (``Administration.answered``).
+        store: has logins and revocations. peers: who is there.
         clock: seconds, never going back.
         password_file: has the password of the server where the URL has none.
 
     Attributes:
-        away: Redis is not reached. label: what this gateway is called in answers for people.
+        away: Redis is not reached.
         logins: what ``identity`` asks of other gateways.
 
     Raises:
@@ -169,27 +154,22 @@ class Fleet:
         Denied: the store cannot be written.
     """
 
+    tells_ends = False
+
     def __init__(
         self,
         url: SecretUrl,
         channel: str,
         store: Store,
-        connections: Connections,
-        answer: Callable[[bytes], bytes],
+        peers: Peers,
         clock: Callable[[], float],
         password_file: str | None = None,
     ) -> None:
         self.away = True
-        self._gateway = store.key(FLEET).hex()[:16]
-        self._name = secrets.token_hex(8)
-        self._host = os.uname().nodename[:255]
-        self.label = label_of(self._host, self._gateway)
         self._store = store
-        self._connections = connections
-        self._answer = answer
+        self._peers = peers
         self._clock = clock
         self._channel = channel
-        self._roster = Roster()
         self._changed: set[str] = set()
         self._told: set[str] = set()
         self._known: Mapping[str, float] = {}
@@ -197,41 +177,28 @@ class Fleet:
         self._retell_at: float | None = None
         self._inbox = Inbox(store)
         self._waiting: deque[tuple[str, bytes]] = deque()
-        self._questions = Questions()
         self._running: asyncio.Task[None] | None = None
         password = {} if password_file is None else {"password": secret.read_file(password_file)}
         self._redis = client_of(
-            url, socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S, **password
+            url, socket_connect_timeout=CONNECT_S, health_check_interval=BEAT_S, **password
         )
         self._kept = Kept(self._redis, channel, store)
         self.logins = SharedLogins(self._kept, store, lambda: self.away, self._say_logins)
         self._reached = asyncio.Event()
-        connections.elsewhere = self.elsewhere
-        connections.changed = self._changed.add
-
-    def elsewhere(self, user: str) -> int:
-        """Connections of a user at other gateways."""
-        return self._roster.of(user)
+        peers.join(self)
 
     @property
     def others(self) -> int:
         """Processes of other gateways."""
-        return len(self._roster.peers)
+        return len(self._peers.names(self))
 
-    @property
-    def processes(self) -> Counter[str]:
-        """Labels of the other gateways, and how many processes each has."""
-        return Counter(peer.label for peer in self._roster.peers.values())
+    def turn(self) -> contextlib.AbstractContextManager[None]:
+        """See ``Carrier``: nobody can be held back."""
+        return nullcontext()
 
-    async def ask(self, question: bytes) -> list[bytes]:
-        """What each process of the other gateways answers; b"" for one that does not in time."""
-        peers = self._roster.peers
-        try:
-            return await self._questions.ask(
-                peers, lambda number: self._say(Question(self._gateway, self._name, number, question))
-            )
-        except _Lost:
-            return [b""] * len(peers)
+    def changed(self, user: str) -> None:
+        """See ``Carrier``: it is told with the next tick."""
+        self._changed.add(user)
 
     # -- the link ------------------------------------------------------------------------------
 
@@ -256,7 +223,7 @@ class Fleet:
             except (
                 Exception
             ) as error:  # an odd thing there must not end this, with what is revoked elsewhere unheard
-                if not isinstance(error, (RedisError, OSError, TimeoutError, _Lost)):
+                if not isinstance(error, (RedisError, OSError, TimeoutError, Lost)):
                     log.exception("Redis of this fleet: a fault of ours, or an odd thing there")
                 elif not self.away or not backoff.failures:
                     log.error(
@@ -274,7 +241,7 @@ class Fleet:
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(ASK_S):
                 if not self.away:
-                    await self._redis.publish(f"{self._channel}.all", encode(Bye(self._name)))
+                    await self._redis.publish(f"{self._channel}.all", encode(Bye(self._peers.name)))
         if self._running is not None:
             await _ended([self._running])
         await self._redis.aclose()
@@ -282,11 +249,11 @@ class Fleet:
     async def _speak(self) -> None:
         async with self._redis.pubsub(ignore_subscribe_messages=True) as heard:
             async with asyncio.timeout(LEASE_S):  # older redis-py waits for the first answer for ever
-                await heard.subscribe(f"{self._channel}.all", f"{self._channel}.{self._name}")
+                await heard.subscribe(f"{self._channel}.all", f"{self._channel}.{self._peers.name}")
                 try:
                     told = await self.logins.take_up()
                 except Denied as denied:
-                    raise _Lost(str(denied)) from denied
+                    raise Lost(str(denied)) from denied
             self._waiting.clear()
             self._reached.set()
             self._told, self._known, self._seen, self._retell_at = told, {}, -1, None
@@ -309,7 +276,7 @@ class Fleet:
             last += stall.stalled_s()
             if got is None:
                 if self._clock() - last > LEASE_S:
-                    raise _Lost(f"nothing was heard for {LEASE_S:g} s")
+                    raise Lost(f"nothing was heard for {LEASE_S:g} s")
                 continue
             last = self._clock()
             if self.away:
@@ -317,7 +284,7 @@ class Fleet:
                 log.info("Redis of this fleet is reached")
             try:
                 self._heard(decode(got["data"]))
-            except _Lost:
+            except Lost:
                 raise
             except Exception as error:  # whatever another version says: it must not silence all others
                 log.warning("Redis of this fleet: an odd message was left out: %r", error)
@@ -331,12 +298,12 @@ class Fleet:
             if self._clock() >= beat:
                 beat = self._clock() + BEAT_S
                 if await self._kept.is_emptied():
-                    raise _Lost("it has lost what it kept")
+                    raise Lost("it has lost what it kept")
                 self._say_counts()
-                for name in self._roster.beat():
-                    self._drop(name)
+                self._peers.beat(self)
             elif self._changed:
-                self._say_users([(user, self._connections.own(user)) for user in self._changed])
+                for each in self._peers.counts(self._changed):
+                    self.say(each)
             self._changed.clear()
             await self._say_revoked()
 
@@ -344,27 +311,20 @@ class Fleet:
         while self._waiting:
             await self._redis.publish(*self._waiting.popleft())
 
-    def _say(self, said: Said, channel: str = "") -> None:
+    def say(self, said: Said, to: str = "") -> None:
+        """See ``Carrier``."""
         if len(self._waiting) >= WAITING_MAX:
-            raise _Lost("it takes too little")
-        self._waiting.append((channel or f"{self._channel}.all", encode(said)))
+            raise Lost("it takes too little")
+        self._waiting.append((f"{self._channel}.{to or 'all'}", encode(said)))
 
     def _say_counts(self, *, hello: bool = False) -> None:
-        """All of them."""
-        rows = list(self._connections.all_own().items())
-        parts = [dict(rows[at : at + PART]) for at in range(0, len(rows), PART)] or [{}]
-        for number, part in enumerate(parts, 1):
-            first, more = number == 1, number < len(parts)
-            self._say(Counts(self._gateway, self._name, part, first, more, hello and first, self._host))
+        for each in self._peers.counts(hello=hello):
+            self.say(each)
 
     async def _say_logins(self, rows: Sequence[bytes]) -> None:
         for at in range(0, len(rows), ROWS):
-            said = encode(Entered(self._gateway, list(rows[at : at + ROWS])))
+            said = encode(Entered(self._peers.gateway, list(rows[at : at + ROWS])))
             await self._redis.publish(f"{self._channel}.all", said)
-
-    def _say_users(self, rows: Sequence[tuple[str, int]]) -> None:
-        for at in range(0, len(rows), PART):
-            self._say(Counts(self._gateway, self._name, dict(rows[at : at + PART]), host=self._host))
 
     async def _say_revoked(self) -> None:
         """What counts no more since we looked last, unless it was heard here; what others did is written before."""
@@ -384,7 +344,7 @@ class Fleet:
             self._told.clear()  # it is written here, and not looked at again
         for at in range(0, len(rows), PART):
             part = dict(rows[at : at + PART])
-            self._say(Revoked(self._gateway, part))
+            self.say(Revoked(self._peers.gateway, part))
             await self._pass_on()  # told before it is kept: who comes back takes what is kept for told
             await self._kept.revoke(part)
         now = self._store.wall()
@@ -410,38 +370,25 @@ class Fleet:
     # -- what is heard -------------------------------------------------------------------------
 
     def _heard(self, said: Said) -> None:
-        if isinstance(said, Reply):
-            self._questions.take_reply(said.number, said.name, said.body)
-        elif isinstance(said, Bye):
-            self._drop(said.name)
-        elif isinstance(said, Revoked):
-            if said.gateway == self._gateway or self._inbox.add(said):
+        if isinstance(said, Revoked):
+            if said.gateway == self._peers.gateway or self._inbox.add(said):
                 self._told |= said.credentials.keys()  # all have heard it: nobody has to say it again
-        elif said.gateway == self._gateway:
-            return
-        elif isinstance(said, Counts):
-            if self._roster.take_counts(said) and said.hello:
-                self._say_counts()
-                self._retell()
+        elif isinstance(said, Counts | Question | Entered) and said.gateway == self._peers.gateway:
+            return  # ours, or of another worker, who says that itself
         elif isinstance(said, Entered):
             self._inbox.add(said)
-        else:
-            self._say(Reply(self._name, said.number, self._answer(said.body)), f"{self._channel}.{said.name}")
+        elif self._peers.hear(said, self):
+            self._retell()
 
     def _retell(self) -> None:
         """All that is revoked is told again; of many gateways one, as a rule: the others hear it before their turn."""
         self._told.clear()
-        self._retell_at = self._clock() + random.uniform(0, min(self.others * RETELL_S, RETELL_MAX_S))
-
-    def _drop(self, name: str) -> None:
-        self._roster.drop(name)
-        self._questions.drop(name)
+        self._retell_at = self._clock() + random.uniform(0, min(len(self._peers) * RETELL_S, RETELL_MAX_S))
 
     def _forget(self) -> None:
         self.away = True
-        self._roster.clear()
+        self._peers.forget(self)
         self._changed.clear()  # all is told when Redis is back
-        self._questions.give_up()
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:

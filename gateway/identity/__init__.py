@@ -18,5 +18,4 @@
 ``proxyheader``   the PROXY protocol, versions 1 and 2                      (pure)
 
 ``store``         the SQLite file that worker processes share: keys, revocations
-``leases``        connections of each user over all workers
 """

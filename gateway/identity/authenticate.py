@@ -39,7 +39,6 @@ from gateway.identity.certificates import RevocationLists
 from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import Verifier, is_jwt
 from gateway.identity.keys import JwtKeys
-from gateway.identity.leases import HEARTBEAT_S, Connections
 from gateway.identity.login import LOGIN_COOKIE, LoggedIn, UserLogins, id_of, link_facts
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, ListenerNetworks, group_of
@@ -187,20 +186,13 @@ class Authenticator:
         listeners: who is behind a connection; tell it about every bound listener (``listeners.opened``).
         origins: from which pages browsers may come.
         user_logins: logins by tokens and at providers. logins: one-time links, and the cookies of all logins.
-        connections: counts per user, over all workers.
         attempts: counters of refusals.
 
     Raises:
         ConfigError: a user or an address of keys is not what it must be.
     """
 
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        store: Store,
-        *,
-        worker: str = "",
-    ) -> None:
+    def __init__(self, settings: GatewaySettings, store: Store) -> None:
         self._settings = settings
         self._store = store
         self._clock = clock = time.monotonic
@@ -211,7 +203,6 @@ class Authenticator:
             settings, store, clock, users=lambda: self.users, ended=self._revocations.ended_by_now
         )
         self.logins = self.user_logins.logins
-        self.connections = Connections(store if settings.gateway.workers > 1 else None, worker)
         self.listeners = ListenerNetworks()
         self.origins = Origins(settings.access.allowed_origins, _names(settings))
         self.attempts = Attempts()
@@ -244,14 +235,13 @@ class Authenticator:
         self._store.announce(link_facts(self._settings, urls))
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Keep up with the world until cancelled: revocations, keys, the heartbeat of this worker.
+        """Keep up with the world until cancelled: revocations, keys.
 
         Args:
             changed: called when credentials were revoked: ask `revoked` about every session then.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(_every(POLL_S, lambda: self._watch(changed)), name="identity: revocations")
-            group.create_task(_every(HEARTBEAT_S, self._beat), name="identity: heartbeat")
             if self._settings.jwt.keys:
                 refresh_s = self._settings.jwt.refresh_s
                 group.create_task(_every(refresh_s, self._jwt_keys.refresh), name="identity: keys")
@@ -284,10 +274,9 @@ class Authenticator:
         return self.users.again(principal)
 
     def close(self) -> None:
-        """Give back this worker's counts, read no keys any more; the store is its maker's to close."""
+        """Read no keys any more; the store is its maker's to close."""
         self._jwt_keys.close()
         self.user_logins.providers.close()
-        self.connections.close()
 
     # ------------------------------------------------------------ checking
 
@@ -526,9 +515,6 @@ class Authenticator:
             self._complaint = problem
             if problem:
                 log.error("%s; what was read before stays", problem)
-
-    async def _beat(self) -> None:
-        self.connections.heartbeat()
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:

@@ -10,8 +10,6 @@ What is in it, and which file of this room knows the table:
     logins       web logins, by the hash of their cookie                 ``login``
     spent        logins at providers that have come back, by hash        ``oidc``
     userids      people of providers, and the userid that each has       ``users``
-    workers      worker processes and when they were last seen           ``leases``
-    counts       connections of each user in each worker                 ``leases``
 
 Rules of this file:
 
@@ -84,9 +82,6 @@ CREATE TABLE logins
     WITHOUT ROWID;
 CREATE TABLE spent (hash BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE userids (who TEXT PRIMARY KEY, userid INTEGER NOT NULL UNIQUE) WITHOUT ROWID;
-CREATE TABLE workers (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE counts
-    (user TEXT, worker TEXT, connections INTEGER NOT NULL, PRIMARY KEY (user, worker)) WITHOUT ROWID;
 """
 VERSION: Final = 4
 """Of these tables; ``_set_up`` brings those of the last release, 3, to this one: they had no userids."""
@@ -134,7 +129,7 @@ class Store:
             raise obstacle(f"{self.path}: cannot be used: {error}", error) from error
 
     def close(self) -> None:
-        """Close the connection; idempotent. What was not released ends with the worker's lease."""
+        """Close the connection; idempotent."""
         self._database.close()
 
     # ------------------------------------------------------------ for the files of this room

@@ -20,6 +20,7 @@ from broker.tasks import Tasks
 from broker.transport.link import Options
 from gateway.access import Access
 from gateway.closes import BUSY, ENDED, REVOKED, SHUTDOWN, TOO_MANY
+from gateway.fleet.peers import Peers
 from gateway.principal import Denied, Principal
 from gateway.sessions.session import CALLING, GONE, Session
 
@@ -95,9 +96,10 @@ class Sessions:
 
     Args:
         settings: limits, rules and sizes count.
-        identity: checks fresh tokens and revocations, and counts the connections of each user.
+        identity: checks fresh tokens and revocations.
         key: secret of resume tokens, the same in all worker processes (``identity.store``).
         options: of the links: one Flusher and one Budget for all; ``limits`` are those of a client.
+        peers: other processes of this service, which count the connections of users together; None: there are none.
         hook: is asked, beside the rules, who may do what; None: nobody is.
         clock: monotonic seconds; None is the running loop's. wall: seconds since 1970.
 
@@ -105,7 +107,7 @@ class Sessions:
         access: the rules, as of the last reload.
         by_id, by_route: the sessions; the second by the route stack of their requests.
         resting: those of HTTP connections on which no call is under way.
-        connection_counts: how many each user has over all worker processes. counters: what was done.
+        peers: as above. counters: what was done.
         waiting_bytes: of messages that wait for ``hook``, apart from ``options.budget``, whose half bounds it.
         cred: on answers of the gateway itself.
         tasks: what sessions have under way; ``stop`` ends it.
@@ -119,6 +121,7 @@ class Sessions:
         *,
         key: bytes,
         options: Options | None = None,
+        peers: Peers | None = None,
         hook: AuthorizationHook | None = None,
         clock: Callable[[], float] | None = None,
         wall: Callable[[], float] = time.time,
@@ -134,7 +137,7 @@ class Sessions:
         self.by_id: dict[str, Session] = {}
         self.by_route: dict[bytes, Session] = {}
         self.resting: set[Session] = set()
-        self.connection_counts = identity.connections
+        self.peers = Peers() if peers is None else peers  # one without others is false
         self.counters = Counters()
         self.waiting_bytes = 0
         self.cred = Credentials(os.getuid(), Role.OWNER)
@@ -245,12 +248,12 @@ class Sessions:
 
     def _count_in(self, user: str, kind: str) -> None:
         limit = self.settings.limits.connections_per_user
-        if kind == "http":  # these are short and many: each would write the file of all workers twice
+        if kind == "http":  # these are short and many: each would be told to all processes twice
             granted, uncertain = self._calling.of(user) < limit, False
             self._calling.add(user, int(granted))
         else:
-            granted = self.connection_counts.acquire(user, limit)
-            uncertain = not granted and self.connection_counts.uncertain(user)
+            granted = self.peers.acquire(user, limit)
+            uncertain = not granted and self.peers.uncertain(user)
         if not granted:
             # a worker that died may still hold places until its lease ends: who is told BUSY comes back and sees
             close = BUSY if uncertain else TOO_MANY
@@ -324,7 +327,7 @@ class Sessions:
         elif session.kind == "http":
             self._calling.add(session.principal.name, -1)
         else:
-            self.connection_counts.release(session.principal.name)
+            self.peers.release(session.principal.name)
 
     async def drain(self, over_s: float | None = None) -> None:
         """Leave: accept no more, tell every client, spread the closes over ``over_s`` seconds (default: settings).

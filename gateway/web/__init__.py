@@ -14,6 +14,6 @@
 ``history``     ``GET /v1/history`` and its questions
 ``health``      ``/livez``, ``/readyz``
 ``metrics``     ``/metrics``: what this process has counted, added up with the others', written for Prometheus
-``worker_peers`` the counts of all worker processes
+``worker_counts`` the counts of all worker processes
 ``static``      the dashboard's files
 """

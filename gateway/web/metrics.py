@@ -145,12 +145,6 @@ def samples(
         ),
         *_events(sessions, delivery),
         *_upstream(delivery.upstream),
-        _plain(
-            "store_away",
-            GAUGE,
-            "Workers that cannot write the shared store: limits of a user are each one's own.",
-            int(identity.connections.away),
-        ),
         _labelled("authorization_hook", COUNTER, "Questions to the authorisation hook.", "outcome", hook),
         *_fleet(fleet),
         _plain("credentials_refused", COUNTER, "Credentials that were refused.", identity.attempts.failed),

@@ -1,4 +1,4 @@
-"""The state directory of a gateway lies on a disk that fills up: workers go on with limits of their own, and say so."""
+"""The state directory of a gateway lies on a disk that fills up: its workers go on, and share limits all the same."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from broker.transport.link import Options
 from tests.live.brokers import one_broker
 from tests.live.gateways import gateway_process
 
-POLL_S = 0.2
+LIMIT = 16
 pytestmark = [pytest.mark.story, pytest.mark.patient]
 
 
@@ -39,22 +39,15 @@ def fill(place) -> None:
                     pass
 
 
-async def away(web: aiohttp.ClientSession, url: str) -> float:
-    """How many workers cannot write the store, as the metrics tell."""
-    async with web.get(f"{url}/metrics") as answer:
-        (line,) = [
-            each
-            for each in (await answer.text()).splitlines()
-            if each.startswith("headgate_gateway_store_away ")
-        ]
-        return float(line.split()[1])
-
-
-async def come_until_away(gateway, options: Options, web: aiohttp.ClientSession) -> None:
-    """Connect again and again, which always works, until the metrics say that the file of counts has no page left."""
-    while not await away(web, gateway.urls[0]):
-        async with broker.client.connect(gateway.ws, options=options, retries=0) as one:
-            assert await one.size() == 1
+async def welcomed(gateway) -> int:
+    """How many connections bob can have at a time."""
+    async with aiohttp.ClientSession() as http, contextlib.AsyncExitStack() as stack:
+        said = []
+        for _ in range(LIMIT + 4):
+            opened = http.ws_connect(gateway.ws, protocols=("flux.v1.json",), headers=gateway.bearer("bob"))
+            sock = await stack.enter_async_context(opened)
+            said.append((await sock.receive_json())["type"])
+        return said.count("welcome")
 
 
 def test_a_disk_that_fills_up_under_a_gateway(rundir, small):
@@ -66,19 +59,21 @@ def test_a_disk_that_fills_up_under_a_gateway(rundir, small):
             inside.subscribe("demo.") as events,
         ):
             fill(small)
-            await come_until_away(gateway, options, web)
+            for _ in range(20):
+                async with broker.client.connect(gateway.ws, options=options, retries=0) as one:
+                    assert await one.size() == 1
+            assert (await welcomed(gateway), await welcomed(gateway)) == (LIMIT, LIMIT)
             assert await inside.size() == 1  # a session that is in goes on
             await inside.publish("demo.still")
             assert (await anext(events)).topic == "demo.still"
             async with web.post(f"{gateway.urls[0]}/v1/rpc/attr.get", json={"name": "size"}) as answer:
                 assert answer.status == 200  # and calls over HTTP write nothing
             (small / "filler").unlink()
-            while await away(web, gateway.urls[0]):
-                await asyncio.sleep(POLL_S)
             async with broker.client.connect(gateway.ws, options=options) as back:
                 assert await back.size() == 1
 
-    with one_broker(rundir) as upstream, gateway_process(rundir, upstream.uri, "workers = 2\n") as gateway:
+    extra = f"workers = 2\n[limits]\nconnections_per_user = {LIMIT}\n"
+    with one_broker(rundir) as upstream, gateway_process(rundir, upstream.uri, extra) as gateway:
         asyncio.run(asyncio.wait_for(story(gateway), 40))
         assert gateway.stop() == 0
 

@@ -10,10 +10,9 @@ import pytest
 from broker.errors import ConfigError
 from broker.secret import SecretUrl
 from gateway.closes import BUSY
-from gateway.fleet.member import BEAT_S, Fleet, _ended, _Lost
+from gateway.fleet.member import Fleet, _ended, gateway_of
 from gateway.fleet.messages import Bye, Counts, Revoked, encode
-from gateway.fleet.peers import SILENT_BEATS, Roster
-from gateway.identity.leases import LEASE_S, Connections
+from gateway.fleet.peers import BEAT_S, LEASE_S, SILENT_BEATS, Lost, Peers
 from gateway.identity.store import Store
 from gateway.principal import Denied
 from tests.live.ports import free_port
@@ -33,11 +32,10 @@ class Member:
 
     def __init__(self, folder, name, url, answer, gateway=None):
         self.store = Store(folder / (gateway or name))
-        self.connections = Connections(None)
-        loop = asyncio.get_running_loop()
-        self.fleet = Fleet(
-            SecretUrl(url), f"t.{folder.name}", self.store, self.connections, answer, loop.time
-        )
+        self.peers = Peers(gateway=gateway_of(self.store), answer=lambda question: self.answer(question))
+        self.answer = answer
+        clock = asyncio.get_running_loop().time
+        self.fleet = Fleet(SecretUrl(url), f"t.{folder.name}", self.store, self.peers, clock)
         self.fleet.start()
         self.left = False
 
@@ -66,7 +64,7 @@ async def members(folder, url, *names, gateway=None):
 async def alone(folder, clock=time.monotonic):
     """A fleet that speaks with nobody."""
     with contextlib.closing(Store(folder / "alone")) as store:
-        fleet = Fleet(SecretUrl("redis://127.0.0.1:1/0"), "t", store, Connections(None), bytes, clock)
+        fleet = Fleet(SecretUrl("redis://127.0.0.1:1/0"), "t", store, Peers(gateway="here"), clock)
         yield fleet
         await fleet.close()
 
@@ -74,25 +72,25 @@ async def alone(folder, clock=time.monotonic):
 async def test_a_user_has_one_limit_over_all_of_them(redis, tmp_path):
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == other.fleet.others == 1)
-        assert all(one.connections.acquire("ada", 3) for _ in range(2))
-        await until(lambda: other.fleet.elsewhere("ada") == 2)
-        assert other.connections.acquire("ada", 3)
-        assert not other.connections.acquire("ada", 3)
-        assert other.connections.acquire("bob", 3)
-        one.connections.release("ada")
-        await until(lambda: other.connections.acquire("ada", 3))
+        assert all(one.peers.acquire("ada", 3) for _ in range(2))
+        await until(lambda: other.peers.elsewhere("ada") == 2)
+        assert other.peers.acquire("ada", 3)
+        assert not other.peers.acquire("ada", 3)
+        assert other.peers.acquire("bob", 3)
+        one.peers.release("ada")
+        await until(lambda: other.peers.acquire("ada", 3))
         await one.leave()
-        await until(lambda: (other.fleet.others, other.fleet.elsewhere("ada")) == (0, 0))
+        await until(lambda: (other.fleet.others, other.peers.elsewhere("ada")) == (0, 0))
 
 
 async def test_who_comes_later_is_told_everything(redis, tmp_path):
     async with members(tmp_path, redis, "a") as (one,):
         await until(lambda: not one.fleet.away)
         for number in range(5000):
-            assert one.connections.acquire(f"user{number}", 1)
+            assert one.peers.acquire(f"user{number}", 1)
         one.store.revoke("token:1", one.store.wall() + 1000)
         async with members(tmp_path, redis, "b") as (other,):
-            await until(lambda: other.fleet.elsewhere("user4999") == other.fleet.elsewhere("user0") == 1)
+            await until(lambda: other.peers.elsewhere("user4999") == other.peers.elsewhere("user0") == 1)
             await until(lambda: "token:1" in other.store.revocations())
 
 
@@ -103,7 +101,7 @@ async def test_users_beyond_one_message_are_counted_all_the_time(redis, tmp_path
 
         def told(users, **more):
             fleet._heard(Counts("there", "p", users, **more))
-            return [fleet.elsewhere(user) for user in ("early", "late", "gone")]
+            return [one.peers.elsewhere(user) for user in ("early", "late", "gone")]
 
         assert told({"early": 1}, full=True, more=True) == [0, 0, 0]
         assert told({"late": 2, "gone": 1}) == [1, 2, 1]
@@ -111,14 +109,14 @@ async def test_users_beyond_one_message_are_counted_all_the_time(redis, tmp_path
         assert told({"early": 1}, full=True, more=True) == [1, 3, 1]
         assert told({"late": 4}, more=True) == [1, 3, 1]
         assert told({"other": 1}) == [1, 4, 0]
-        assert "gone" not in fleet._roster._users.counts
+        assert "gone" not in fleet._peers._others.counts
 
 
 async def test_a_revocation_is_told_once_however_many_there_are(redis, tmp_path, monkeypatch):
     """Each gateway told it again, to all: their number squared. So it was for each newcomer with all of them."""
-    said, say = [], Fleet._say
+    said, say = [], Fleet.say
     monkeypatch.setattr(
-        Fleet, "_say", lambda fleet, each, *more: (said.append((fleet, each)), say(fleet, each, *more))
+        Fleet, "say", lambda fleet, each, *more: (said.append((fleet, each)), say(fleet, each, *more))
     )
 
     def tellers():
@@ -162,8 +160,7 @@ async def test_gateways_are_known_by_name(redis, tmp_path):
         members(tmp_path, redis, "b2", gateway="b") as (_,),
     ):
         await until(lambda: one.fleet.others == 2)
-        assert one.fleet.processes == {other.fleet.label: 2}
-        assert one.fleet.label != other.fleet.label
+        assert one.peers.processes == {one.peers.label: 1, other.peers.label: 2}
 
 
 async def test_what_one_of_them_refuses_all_refuse(redis, tmp_path):
@@ -180,8 +177,8 @@ async def test_all_answer_what_one_asks_and_its_own_gateway_does_not(redis, tmp_
         members(tmp_path, redis, "worker", gateway="a") as (sibling,),
     ):
         await until(lambda: one.fleet.others == sibling.fleet.others == 1)
-        assert await one.fleet.ask(b"who ") == [b"who b"]
-        assert await sibling.fleet.ask(b"") == [b"b"]
+        assert [*(await one.peers.ask(b"who ")).values()] == [b"who b"]
+        assert [*(await sibling.peers.ask(b"")).values()] == [b"b"]
 
 
 async def test_one_that_is_stopped_is_told_of(redis, tmp_path, monkeypatch):
@@ -189,7 +186,7 @@ async def test_one_that_is_stopped_is_told_of(redis, tmp_path, monkeypatch):
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         await other.leave(word=False)
-        assert await one.fleet.ask(b"?") == [b""]
+        assert [*(await one.peers.ask(b"?")).values()] == [b""]
 
 
 async def test_one_that_was_stopped_listens_before_it_takes_others_for_gone(redis, tmp_path, monkeypatch):
@@ -199,15 +196,15 @@ async def test_one_that_was_stopped_listens_before_it_takes_others_for_gone(redi
         one.fleet._clock = lambda: clock() + late_s
         await until(lambda: one.fleet.others == other.fleet.others == 1)
         dropped, said = [], []
-        monkeypatch.setattr(one.fleet, "_drop", dropped.append)
+        monkeypatch.setattr(one.peers, "drop", dropped.append)
         monkeypatch.setattr(one.fleet, "_say_counts", lambda: said.append(1))
         late_s = 60.0
         await until(lambda: said)
         await until(lambda: not one.fleet._waiting)
         assert dropped == []
         for _ in range(5):
-            gone = one.fleet._roster.beat()
-        assert gone == [other.fleet._name]
+            one.peers.beat(one.fleet)
+        assert set(dropped) == {other.peers.name}
 
 
 @for_each("late_s", [(60.0, 0.0), (60.0, 60.0), (0.75, 0.75)])
@@ -222,7 +219,7 @@ async def test_one_that_was_stopped_listens_before_it_gives_redis_up(late_s, tmp
 
     silence = Silence()
     async with alone(tmp_path, lambda: silence.now) as fleet:
-        with pytest.raises(_Lost):
+        with pytest.raises(Lost):
             await fleet._hear(silence)
         assert silence.listened == 2 + LEASE_S // BEAT_S
 
@@ -239,30 +236,33 @@ async def test_what_is_heard_is_a_sign_of_life_of_redis(tmp_path):
 
     word = OneWord()
     async with alone(tmp_path, lambda: word.now) as fleet:
-        with pytest.raises(_Lost):
+        with pytest.raises(Lost):
             await fleet._hear(word)
         assert word.listened == 3 + 1 + LEASE_S // BEAT_S
 
 
 def test_one_that_is_heard_is_there_for_another_lease():
-    roster = Roster()
+    peers, carrier = Peers(), object()
     for _ in range(3):
-        assert roster.take_counts(Counts("there", "p", {}))
-        assert [roster.beat() for _ in range(SILENT_BEATS)] == [[]] * SILENT_BEATS
-    assert roster.beat() == ["p"]
+        peers.hear(Counts("there", "p", {}), carrier)
+        for _ in range(SILENT_BEATS):
+            peers.beat(carrier)
+            assert peers.names() == ["p"]
+    peers.beat(carrier)
+    assert peers.names() == []
 
 
-@pytest.mark.parametrize("ends", [lambda fleet: fleet._drop("p"), lambda fleet: fleet._forget()])
+@pytest.mark.parametrize("ends", [lambda fleet: fleet._peers.drop("p"), lambda fleet: fleet._forget()])
 async def test_whose_answer_cannot_come_any_more_is_not_waited_for(tmp_path, monkeypatch, ends):
     monkeypatch.setattr("gateway.fleet.peers.ASK_S", 1000)
     async with alone(tmp_path) as fleet:
         fleet._heard(Counts("there", "p", {}))
-        asking = asyncio.get_running_loop().create_task(fleet.ask(b"?"), name="asking")
+        asking = asyncio.get_running_loop().create_task(fleet._peers.ask(b"?"), name="asking")
         await asyncio.sleep(0)
         ends(fleet)
         done, _ = await asyncio.wait([asking], timeout=10)
         asking.cancel()
-        assert [each.result() for each in done] == [[b""]]
+        assert [each.result() for each in done] == [{"p": b""}]
 
 
 @pytest.mark.patient
@@ -271,20 +271,20 @@ async def test_without_redis_each_has_a_limit_of_its_own_until_it_is_back(tmp_pa
     async with members(tmp_path, f"redis://127.0.0.1:{port}/0", "a", "b") as (one, other):
         with redis_server(tmp_path, port) as (process, _):
             await until(lambda: one.fleet.others == other.fleet.others == 1)
-            assert one.connections.acquire("ada", 1)
-            await until(lambda: other.fleet.elsewhere("ada"))
-            assert not other.connections.acquire("ada", 1)
+            assert one.peers.acquire("ada", 1)
+            await until(lambda: other.peers.elsewhere("ada"))
+            assert not other.peers.acquire("ada", 1)
             process.kill()
             await until(lambda: one.fleet.away and other.fleet.away)
-        assert other.connections.acquire("ada", 1)
-        assert await one.fleet.ask(b"?") == []
+        assert other.peers.acquire("ada", 1)
+        assert await one.peers.ask(b"?") == {}
         await until(lambda: not other.fleet._changed)  # what nobody can be told of is not kept
         one.store.revoke("token:9", one.store.wall() + 1000)
         with redis_server(tmp_path, port):
             await until(lambda: one.fleet.others == other.fleet.others == 1)
             await until(lambda: "token:9" in other.store.revocations())
-            await until(lambda: one.fleet.elsewhere("ada") == other.fleet.elsewhere("ada") == 1)
-            assert not other.connections.acquire("ada", 2)
+            await until(lambda: one.peers.elsewhere("ada") == other.peers.elsewhere("ada") == 1)
+            assert not other.peers.acquire("ada", 2)
     assert "limits of users are this gateway's own meanwhile" in caplog.text
 
 
@@ -297,8 +297,8 @@ async def test_odd_messages_cost_nothing(redis, tmp_path, caplog):
         for odd in (b"", b"\xc1", b"{}", b"\x81\xa4type\xa6counts"):
             await speaker.publish(f"{one.fleet._channel}.all", odd)
         await speaker.aclose()
-        assert other.connections.acquire("ada", 1)
-        await until(lambda: one.fleet.elsewhere("ada") == 1)
+        assert other.peers.acquire("ada", 1)
+        await until(lambda: one.peers.elsewhere("ada") == 1)
     assert caplog.text.count("an odd message was left out") >= 4
 
 
@@ -307,10 +307,10 @@ async def test_an_answer_that_fails_ends_nothing(redis, tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.fleet.peers.ASK_S", 0.2)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
-        other.fleet._answer = {}.__getitem__
-        assert await one.fleet.ask(b"?") == [b""]
-        assert other.connections.acquire("ada", 1)
-        await until(lambda: one.fleet.elsewhere("ada") == 1)
+        other.answer = {}.__getitem__
+        assert [*(await one.peers.ask(b"?")).values()] == [b""]
+        assert other.peers.acquire("ada", 1)
+        await until(lambda: one.peers.elsewhere("ada") == 1)
 
 
 async def test_what_cannot_be_written_now_is_written_later(redis, tmp_path):
@@ -335,14 +335,16 @@ async def test_who_leaves_is_not_waited_for_and_full_links_are_told_as_silence(r
     monkeypatch.setattr("gateway.fleet.peers.ASK_S", 1000)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
-        asking = one.fleet._questions.ask(one.fleet._roster.peers, lambda _number: None)
+        monkeypatch.setattr(one.fleet, "say", lambda _question: None)
         async with asyncio.timeout(20):
-            answers, _ = await asyncio.gather(asking, other.leave())
-        assert answers == [b""]
+            answers, _ = await asyncio.gather(one.peers.ask(b"?"), other.leave())
+        assert [*answers.values()] == [b""]
+        monkeypatch.undo()
+        monkeypatch.setattr("gateway.fleet.peers.ASK_S", 1000)
     async with members(tmp_path, redis, "c", "d") as (one, _):
         await until(lambda: one.fleet.others == 1)
         monkeypatch.setattr("gateway.fleet.member.WAITING_MAX", 0)
-        assert await one.fleet.ask(b"?") == [b""]
+        assert [*(await one.peers.ask(b"?")).values()] == [b""]
         monkeypatch.undo()
 
 
@@ -388,7 +390,7 @@ async def test_a_url_that_is_none(tmp_path, url):
         contextlib.closing(Store(tmp_path)) as store,
         pytest.raises(ConfigError, match=r"gateway\.redis: "),
     ):
-        Fleet(SecretUrl(url), "t", store, Connections(None), bytes, clock)
+        Fleet(SecretUrl(url), "t", store, Peers(), clock)
 
 
 async def test_the_password_of_the_server_may_stand_in_a_file(tmp_path):
@@ -401,7 +403,7 @@ async def test_the_password_of_the_server_may_stand_in_a_file(tmp_path):
         with contextlib.closing(Store(tmp_path)) as store:
             clock = asyncio.get_running_loop().time
             url = SecretUrl(f"redis://127.0.0.1:{port}/0")
-            fleet = Fleet(url, "t", store, Connections(None), bytes, clock, password_file=str(file))
+            fleet = Fleet(url, "t", store, Peers(), clock, password_file=str(file))
             fleet.start()
             try:
                 await until(lambda: not fleet.away)

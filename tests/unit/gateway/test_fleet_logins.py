@@ -14,9 +14,10 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as Gone
 
 from broker.secret import SecretUrl
-from gateway.fleet import kept, member, messages
-from gateway.fleet.member import Fleet
+from gateway.fleet import kept, login_rows, member
+from gateway.fleet.member import Fleet, gateway_of
 from gateway.fleet.messages import Entered, Revoked, decode, encode
+from gateway.fleet.peers import Peers
 from gateway.identity import login
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.oidc import Account
@@ -61,9 +62,8 @@ class Member:
         clock = asyncio.get_running_loop().time
         self.fleet, self.left = None, False
         if fleet:
-            self.fleet = Fleet(
-                SecretUrl(url), f"t.{folder.name}", self.store, self.identity.connections, bytes, clock
-            )
+            peers = Peers(gateway=gateway_of(self.store))
+            self.fleet = Fleet(SecretUrl(url), f"t.{folder.name}", self.store, peers, clock)
             self.identity.joined(self.fleet.logins)
             self.fleet.start()
 
@@ -321,8 +321,8 @@ def test_a_row_of_another_gateway_is_bounded_in_every_field(odd, caplog, alone):
     for at, value in odd.items():
         row[at] = now + value if value == 60 * 86400.0 else value
     caplog.clear()
-    messages.take(alone, [msgspec.msgpack.encode(row), msgspec.msgpack.encode(good)])
-    assert [*messages.rows(alone)] == [good[1]]
+    login_rows.take(alone, [msgspec.msgpack.encode(row), msgspec.msgpack.encode(good)])
+    assert [*login_rows.rows(alone)] == [good[1]]
     alone.revoke(f"login:{good[1]}", now + 1000)
     assert "a login of another gateway was left out" in caplog.text
 
@@ -372,11 +372,11 @@ async def test_rows_that_are_over_or_ended_are_not_taken(tmp_path):
     one, other = Member(tmp_path, "a", "", fleet=False), Member(tmp_path, "b", "", fleet=False)
     for until_s in (1, 1000):
         one.logins.begin(*one.logins.drafted("jwt:1", "ada", {}, until=one.store.wall() + until_s))
-    rows = messages.rows(one.store)
+    rows = login_rows.rows(one.store)
     assert len(rows) == 2
     other.store.revoke_all({f"login:{name}": one.store.wall() + 1000 for name in list(rows)[:1]})
     other.store.wall = lambda: one.store.wall() + 2
-    messages.take(other.store, [row for row, _ in rows.values()])
+    login_rows.take(other.store, [row for row, _ in rows.values()])
     assert set(other.ids()) <= set(list(rows)[1:])
     for each in (one, other):
         await each.leave()
@@ -603,7 +603,7 @@ async def test_logins_of_many_users_are_counted_in_one_look(redis, tmp_path, mon
         now = one.store.wall()
         each = [["oidc:x", f"u{n}", {}, "", now, now + 1000] for n in range(100)]
         told = [msgspec.msgpack.encode([secrets.token_bytes(32), secrets.token_hex(8), *row]) for row in each]
-        messages.take(one.store, told)
+        login_rows.take(one.store, told)
         assert len(one.ids()) == 100
         assert looks == [""]
 

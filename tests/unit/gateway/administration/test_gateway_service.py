@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import itertools
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,7 @@ from gateway.administration.listing import NAMES_A_ROW
 from gateway.administration.service import COUNT_MAX
 from gateway.principal import Denied
 from tests.tables import for_each
-from tests.unit.gateway.sessions.desk import Desk, principal, rule, run, settings_of, until
+from tests.unit.gateway.sessions.desk import Desk, Others, principal, rule, run, settings_of, until
 
 CALLS = rule(["user"], ["broker.ping"], ["call"])
 
@@ -163,7 +162,7 @@ def test_the_sessions_of_all_workers_are_listed_whatever_else_the_question_names
             asked.append(question)
             return [desk.administration.answered(question)]
 
-        desk.administration.ask_others = others
+        desk.sessions.peers = Others(others)
         admin = desk.client(principal("eve", 1003, ("admin",)))
         page = await admin.rpc("gateway.sessions", {"session": admin.session.id})
         assert (page["total"], len(asked)) == (2, 1)
@@ -181,7 +180,7 @@ def test_a_page_costs_all_workers_together_its_rows_however_deep_it_is(monkeypat
         async def ask(question):
             return [each.administration.answered(question) for each in others]
 
-        desk.administration.ask_others = ask
+        desk.sessions.peers = Others(ask, {"a/1": 2})
         admin = desk.client(principal("eve", 1003, ("admin",)))
         there = [(desk, *others)[n * n % 3].client() for n in range(30)]
         made = []
@@ -195,7 +194,7 @@ def test_a_page_costs_all_workers_together_its_rows_however_deep_it_is(monkeypat
             await each.close()
 
     wall = ticks()
-    run(script, limits={"connections_per_user": 99}, gateway={"workers": 3}, wall=wall, join=False)
+    run(script, limits={"connections_per_user": 99}, wall=wall, join=False)
 
 
 def test_a_row_with_many_subscriptions_counts_for_several():
@@ -240,7 +239,7 @@ def test_a_session_that_a_silent_worker_may_have_is_not_said_to_be_gone():
         async def others(question):
             return [each if isinstance(each, bytes) else each.answered(question) for each in said]
 
-        desk.administration.ask_others = others
+        desk.sessions.peers = Others(others)
         admin = desk.client(principal("eve", 1003, ("admin",)))
         for method in ("session", "end"):
             asked = {"session": there.session.id}
@@ -265,14 +264,14 @@ def test_a_session_that_a_silent_worker_may_have_is_not_said_to_be_gone():
 
 def test_statistics_are_of_all_gateways_and_who_is_silent_is_named():
     async def script(desk):
-        other, label = Desk(desk.rundir, desk.sessions.settings), desk.administration.fleet.label
+        other, label = Desk(desk.rundir, desk.sessions.settings), "a/1"
         there = [other.client() for _ in range(3)]
-        other.administration.fleet = FleetStub("b/2")
+        other.sessions.peers = Others(None, label="b/2")
 
         async def others(question):
             return [b"", other.administration.answered(question), desk.administration.answered(question)]
 
-        desk.administration.ask_others = others
+        desk.sessions.peers = Others(others, {label: 1, "b/2": 2, "c/3": 1}, label)
         web, owner = desk.client(), desk.owner()
         await web.refused("secret.plan")
         told = await owner.rpc("gateway.stats")
@@ -287,11 +286,7 @@ def test_statistics_are_of_all_gateways_and_who_is_silent_is_named():
         assert len(there) == 3
         await other.close()
 
-    async def in_fleet(desk):
-        desk.administration.fleet = FleetStub("a/1", {"b/2": 2, "c/3": 1})
-        await script(desk)
-
-    run(in_fleet, gateway={"workers": 2}, join=False)
+    run(script, join=False)
 
 
 def test_statistics_of_a_gateway_alone_are_its_own():
@@ -313,14 +308,6 @@ def test_many_gateways_are_one_answer(monkeypatch):
         assert (len(told["gateways"]), told["more"], told["all"]["sessions"]) == (2, 3, 5)
 
     run(script, join=False)
-
-
-class FleetStub:
-    """What is asked of the fleet."""
-
-    def __init__(self, label, processes=()):
-        self.label, self.processes = label, Counter(processes)
-        self.others = self.processes.total()
 
 
 def test_figures_and_refusals():

@@ -11,7 +11,7 @@ from broker.wire.payload import encode_json
 from gateway.administration import topics
 from gateway.events.latest import Latest
 from tests.tables import for_each
-from tests.unit.gateway.sessions.desk import principal, rule, run, until
+from tests.unit.gateway.sessions.desk import Others, principal, rule, run, until
 
 KEPT = {"latest": ["weather.", "secret."]}
 RULES = [rule(["user"], ["", "gateway."]), rule(["user"], ["secret."], allow=False)]
@@ -165,7 +165,7 @@ def test_who_is_connected_is_for_owner_and_admin(who):
             return [desk.administration.answered(question), b""]
 
         assert len((await trusted.rpc("gateway.presence"))["users"]) == 2
-        desk.administration.ask_others = others
+        desk.sessions.peers = Others(others)
         told = await trusted.rpc("gateway.presence")
         assert [(each["user"], each["sessions"]) for each in told["users"]] == [("ada", 2), ("eve", 2)]
         assert told["silent"] == 1, "of the worker processes"

@@ -1,11 +1,13 @@
 """Processes that race for the same thing; each opens the store itself, as workers do."""
 
+import asyncio
 import multiprocessing
 import os
 import signal
 import time
 
-from gateway.identity.leases import Connections
+from gateway.fleet.peers import Peers
+from gateway.fleet.siblings import Siblings
 from gateway.identity.login import Logins
 from gateway.identity.proxies import Client
 from gateway.identity.store import Store
@@ -34,20 +36,14 @@ def redeem(statedir, secrets, start, results):
     store.close()
 
 
-def acquire(statedir, tries, limit, start, results):
-    store = Store(statedir)
-    counts = Connections(store)
-    start.wait(30)
-    granted = 0
-    for _ in range(tries):
-        while True:
-            try:
-                granted += counts.acquire("alice", limit)
-            except Denied:
-                time.sleep(0.01)
-                continue
-            break
-    results.put(granted)
+def acquire(folder, tries, limit, start, results):
+    async def work():
+        peers = Peers()
+        await Siblings(folder, peers).start()
+        await asyncio.to_thread(start.wait, 30)
+        return sum(peers.acquire("alice", limit) for _ in range(tries))
+
+    results.put(asyncio.run(work()))
     results.close()
     results.join_thread()  # what was put is on its way before we die
     os.kill(os.getpid(), signal.SIGKILL)  # a worker that gives nothing back

@@ -9,7 +9,7 @@ from gateway import closes
 from gateway.identity import authenticate as room
 from gateway.identity.login import LOGIN_COOKIE
 from gateway.identity.store import Store
-from gateway.principal import Denied
+from gateway.principal import Denied, unavailable
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.doorway import OWNER, add_token, ask, bearer, log_in, settings_in
 from tests.unit.gateway.identity.issuer import KEYS, section, signed
@@ -32,7 +32,6 @@ async def changed_within(door, call):
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(room, "POLL_S", 0.01)
-    monkeypatch.setattr(room, "HEARTBEAT_S", 0.01)
 
 
 @pytest.mark.usefixtures("quick")
@@ -156,13 +155,17 @@ async def test_every_kind_can_be_revoked(open_door, state, tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_busy_store_ends_no_rounds(open_door, state, caplog):
+async def test_a_store_that_cannot_be_read_ends_no_rounds(open_door, state, caplog, monkeypatch):
+    def locked():
+        raise unavailable("database is locked")
+
     settings = settings_in(state, workers=2)
     door = await open_door(settings)
     told = asyncio.Event()
     task = asyncio.get_running_loop().create_task(door.identity.run(told.set), name="identity")
     holder = Store(state)
-    with holder.writing():
+    with monkeypatch.context() as patched:
+        patched.setattr(door.identity._store, "changes", locked)
         for _ in range(2000):
             if "locked" in caplog.text:
                 break

@@ -10,6 +10,7 @@ import logging
 import shutil
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json, encode_json
 from gateway.administration.service import Administration
 from gateway.closes import INTERNAL
-from gateway.identity.leases import Connections
+from gateway.fleet.peers import Peers
 from gateway.principal import ROLE_NAMES, Denied, Principal
 from gateway.sessions.delivery import Delivery
 from gateway.sessions.sessions import Sessions
@@ -203,7 +204,6 @@ class Trusting:
     """An identity to whom everybody stays who it was."""
 
     def __init__(self):
-        self.connections = Connections(None)
         self.logins = SimpleNamespace(of=lambda _who: [], end_all=len)
 
     def again(self, mine):
@@ -217,6 +217,27 @@ class Trusting:
 
     async def authenticate_token(self, _text, *, address):
         raise Denied("no identity", public="no token can be checked", status=503, close=INTERNAL)
+
+
+class Others(Peers):
+    """Other processes, which answer what ``answers`` returns for a question; label -> how many there are."""
+
+    shared = True
+
+    def __init__(self, answers, processes=(), label="a/1"):
+        super().__init__()
+        self._answers, self.label = answers, label
+        self._there = Counter(processes)
+
+    def __len__(self):
+        return self._there.total()
+
+    @property
+    def processes(self):
+        return Counter([self.label]) + self._there
+
+    async def ask(self, question, by=None):
+        return dict(enumerate(await self._answers(question)))
 
 
 class Desk:

@@ -60,7 +60,7 @@ def test_places_of_all_processes_count():
             def release(self, user):
                 self.own -= 1
 
-        places = desk.sessions.connection_counts = Elsewhere()
+        places = desk.sessions.peers = Elsewhere()
         web = desk.client()
         assert places.own == 1
         web.session.close(1000, "bye")
@@ -84,7 +84,7 @@ def test_a_limit_that_may_not_be_reached_says_come_back():
             def uncertain(self, user):
                 return user == "ada"
 
-        desk.sessions.connection_counts = Full()
+        desk.sessions.peers = Full()
         assert refusal(desk) == (429, 4005)
         assert refusal(desk, who=principal("eve", 1002)) == (429, 4504)
 

@@ -1,15 +1,13 @@
 """Counts: what one process tells, and the sum of several."""
 
-import asyncio
 import errno
 
-import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.errors import NotReady
 from gateway.web.metrics import COUNTER, GAUGE, LEAST, counters_only, merged, render
-from gateway.web.worker_peers import WorkerPeers, fold
+from gateway.web.worker_counts import WorkerCounts, encoded, fold
 from tests.unit.gateway.web.site import Stream
 
 
@@ -103,11 +101,30 @@ def total(snapshots):
     return parsed(render(merged(snapshots)).decode())["headgate_gateway_requests_total",]
 
 
+class Workers:
+    """Worker processes that tell each other their counts."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.there = {}
+
+    def start(self, name, own):
+        async def ask():
+            return {other: encoded(told()) for other, told in self.there.items() if other != name}
+
+        worker = WorkerCounts(str(self.folder), name, own, ask)
+        worker.start()
+        self.there[name] = own
+        return worker
+
+    async def leave(self, name, worker):
+        await worker.stop()
+        del self.there[name]
+
+
 async def test_whoever_is_asked_knows_the_counts_of_all(rundir):
-    counts = {"a": 1, "b": 10, "c": 100}
-    workers = {name: WorkerPeers(str(rundir), name, lambda n=name: counted(counts[n], 1)) for name in counts}
-    for worker in workers.values():
-        await worker.start()
+    counts, all_ = {"a": 1, "b": 10, "c": 100}, Workers(rundir)
+    workers = {name: all_.start(name, lambda n=name: counted(counts[n], 1)) for name in counts}
     for worker in workers.values():
         assert total(await worker.snapshots()) == 111
     counts["b"] = 20
@@ -117,31 +134,27 @@ async def test_whoever_is_asked_knows_the_counts_of_all(rundir):
 
 
 async def test_a_worker_that_ended_keeps_counting_but_has_no_sessions(rundir):
-    first = WorkerPeers(str(rundir), "first", lambda: counted(5, 2))
-    second = WorkerPeers(str(rundir), "second", lambda: counted(1, 1))
-    await first.start()
-    await second.start()
-    await first.stop()
+    all_ = Workers(rundir)
+    first, second = all_.start("first", lambda: counted(5, 2)), all_.start("second", lambda: counted(1, 1))
+    await all_.leave("first", first)
     for folded in (False, True, True):
         if folded:
             fold(str(rundir), "first")
         found = parsed(render(merged(await second.snapshots())).decode())
         assert found["headgate_gateway_requests_total",] == 6
         assert found["headgate_gateway_sessions", "sse"] == 1
-    assert sorted(path.name for path in rundir.iterdir()) == ["ended.json", "second.json", "second.sock"]
+    assert sorted(path.name for path in rundir.iterdir()) == ["ended.json", "second.json"]
     await second.stop()
 
 
 async def test_a_file_that_is_folded_already_counts_once(rundir):
     """A reader may list the file before the supervisor removes it, and read the sum after."""
-    first = WorkerPeers(str(rundir), "first", lambda: counted(5))
-    await first.start()
-    await first.stop()
+    all_ = Workers(rundir)
+    await all_.leave("first", all_.start("first", lambda: counted(5)))
     kept = (rundir / "first.json").read_bytes()
     fold(str(rundir), "first")
     (rundir / "first.json").write_bytes(kept)
-    second = WorkerPeers(str(rundir), "second", lambda: counted(1))
-    await second.start()
+    second = all_.start("second", lambda: counted(1))
     assert total(await second.snapshots()) == 6
     await second.stop()
 
@@ -150,46 +163,23 @@ async def test_a_full_disk_may_pass_before_a_worker_is_started_again(rundir, mon
     def write(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("gateway.web.worker_peers.atomic.write", write)
-    worker = WorkerPeers(str(rundir), "full", lambda: counted(1))
+    monkeypatch.setattr("gateway.web.worker_counts.atomic.write", write)
     with pytest.raises(NotReady, match="No space left"):
-        await worker.start()
-    await worker.stop()
+        Workers(rundir).start("full", lambda: counted(1))
 
 
-async def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir, monkeypatch):
-    monkeypatch.setattr("gateway.web.worker_peers.ASK_S", 0.1)
-    stuck = WorkerPeers(str(rundir), "stuck", lambda: counted(5))
-    await stuck.start()
-    await stuck.stop()
+async def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir):
+    all_ = Workers(rundir)
+    stuck, other = all_.start("stuck", lambda: counted(5, 1)), all_.start("other", lambda: counted(1))
+    for told, expected in ((encoded([]), 1), (b"", 6)):
 
-    async def listen_only(reader, writer):
-        await reader.read()
-        writer.close()
+        async def ask(told=told):
+            return {"stuck": told}
 
-    silent = await asyncio.start_unix_server(listen_only, str(rundir / "stuck.sock"))
-    other = WorkerPeers(str(rundir), "other", lambda: counted(1))
-    await other.start()
-    assert total(await other.snapshots()) == 6
-    assert await other.ask(b"who") == [b""]
-    silent.close()
-    await silent.wait_closed()
-    assert await other.ask(b"who") == [], "nobody listens: it has ended"
-    await other.stop()
-
-
-async def test_a_question_that_is_none_costs_no_traceback(rundir, caplog):
-    def answer(question):
-        return msgspec.json.decode(question, type=dict)
-
-    first = WorkerPeers(str(rundir), "first", lambda: counted(5), answer)
-    second = WorkerPeers(str(rundir), "second", lambda: counted(1))
-    for worker in (first, second):
-        await worker.start()
-    assert await second.ask(b"no question") == [b""]
-    for worker in (first, second):
-        await worker.stop()
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+        other._ask = ask
+        assert total(await other.snapshots()) == expected
+    for each in (stuck, other):
+        await each.stop()
 
 
 def test_only_counters_outlive_a_process():

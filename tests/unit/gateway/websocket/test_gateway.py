@@ -86,7 +86,7 @@ async def test_the_welcome_says_who_the_client_is(gateway, first_message):
     peer.write(masked(CLOSE))
     await peer.closing()
     await gateway.until(lambda: not gateway.sessions.by_id)
-    assert gateway.identity.connections.own("alice") == 0
+    assert gateway.sessions.peers.own("alice") == 0
 
 
 @pytest.mark.parametrize("first_message", [False, True])

@@ -1,0 +1,188 @@
+"""Between the worker processes of one gateway: a connection of a UNIX socket for each thing that is told.
+
+Each worker listens at ``NAME.sock`` in a folder that only the gateway's user enters. What is told is with the others,
+in the kernel, when ``say`` returns: whatever a client does next, the worker that it comes to can know. Whoever counts
+a connection does so in its ``turn``: one after the other, and each reads first what was told. When a worker was killed,
+the supervisor says so for it (``tell_end``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from broker import listening
+from broker.endpoints import Endpoint
+from broker.tasks import Tasks
+from gateway.fleet.messages import Bye, Question, Said, decode, encode
+from gateway.fleet.peers import ASK_S, BEAT_S, Peers
+
+log = logging.getLogger("headgate")
+
+BACKLOG: Final = 4096
+"""What may wait for a worker that does not listen; what comes beyond that is left out, and told again with a beat."""
+TURN_S: Final = 0.02
+"""Longest wait for a turn, which takes microseconds. Whoever has it for longer stands still, and is not waited for."""
+PAUSE_S: Final = 0.001
+READ_BYTES: Final = 65536
+
+
+class Siblings:
+    """What the worker of these ``peers`` tells the others, and hears of them.
+
+    Args:
+        folder: the directory that they share; it exists, mode 0700.
+        peers: who is there.
+
+    Raises:
+        ConfigError: the directory cannot be used. NotReady: not now.
+    """
+
+    tells_ends = True
+
+    def __init__(self, folder: str, peers: Peers) -> None:
+        self._folder = Path(folder)
+        self._peers = peers
+        self._place = self._folder / f"{peers.name}.sock"
+        self._tasks = Tasks()
+        self._listener, _ = listening.listen(Endpoint("local", str(self._place)), BACKLOG)
+        self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        asyncio.get_running_loop().add_reader(self._listener, self._take)
+        peers.join(self)
+
+    async def start(self) -> None:
+        """Wait until every other worker has said how many connections it has, ``ASK_S`` at most."""
+        self._say_counts(hello=True)
+        expected = {place.stem for place in _places(self._folder)} - {self._peers.name}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                while expected.difference(self._peers.names()):  # noqa: ASYNC110 - once in a life, a millisecond
+                    await asyncio.sleep(PAUSE_S)
+        self._tasks.spawn("beats of this worker", self._beat_often())
+
+    async def stop(self) -> None:
+        """Say that this worker ends, and hear nothing more."""
+        await self._tasks.stop()
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        self._place.unlink(missing_ok=True)
+        os.close(self._lock)
+        tell_end(self._folder, self._peers.name)
+
+    async def _beat_often(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._take()  # if we were stopped: before others are taken for silent
+            self._say_counts()
+            self._peers.beat(self)
+
+    # -- what is told --------------------------------------------------------------------------
+
+    def say(self, said: Said, to: str = "") -> None:
+        """See ``Carrier``."""
+        data = encode(said)
+        for place in [self._folder / f"{to}.sock"] if to else _places(self._folder):
+            if place != self._place and (left := _send(place, data)) is not None:
+                self._tasks.spawn("tell another worker", _send_rest(*left))
+
+    def changed(self, user: str) -> None:
+        """See ``Carrier``."""
+        for each in self._peers.counts([user]):
+            self.say(each)
+
+    def _say_counts(self, *, hello: bool = False) -> None:
+        for each in self._peers.counts(hello=hello):
+            self.say(each)
+
+    # -- what is heard -------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """See ``Carrier``."""
+        for _ in range(round(TURN_S / PAUSE_S)):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(PAUSE_S)
+        try:
+            self._take()
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # harmless where it was not to be had
+
+    def _take(self) -> None:
+        """Hear all that others have told by now."""
+        with contextlib.suppress(OSError):  # that was all, or there are no descriptors: with the next
+            while True:
+                sock, _ = self._listener.accept()
+                sock.setblocking(False)
+                data = bytearray()
+                try:
+                    while part := sock.recv(READ_BYTES):
+                        data += part
+                except BlockingIOError:
+                    self._tasks.spawn("hear another worker", self._take_rest(sock, data))
+                else:
+                    sock.close()
+                    self._hear(data)
+
+    async def _take_rest(self, sock: socket.socket, data: bytearray) -> None:
+        with sock, contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                while part := await asyncio.get_running_loop().sock_recv(sock, READ_BYTES):
+                    data += part
+            self._hear(data)
+
+    def _hear(self, data: bytearray) -> None:
+        try:
+            said = decode(data)
+        except (
+            msgspec.DecodeError,
+            msgspec.ValidationError,
+        ) as error:  # cut off: counts come with the next beat
+            log.debug("what another worker said was left out: %s", error)
+            return
+        if isinstance(said, Question):  # it may end sessions, and this may be the turn of one that begins
+            asyncio.get_running_loop().call_soon(self._peers.hear, said, self)
+        else:
+            self._peers.hear(said, self)
+
+
+def tell_end(folder: str | os.PathLike[str], name: str) -> None:
+    """The worker ``name`` has ended: tell all that are there."""
+    for place in _places(Path(folder)):
+        _send(place, encode(Bye(name)))
+
+
+def _places(folder: Path) -> list[Path]:
+    return list(folder.glob("*.sock"))
+
+
+def _send(place: Path, data: bytes) -> tuple[socket.socket, memoryview] | None:
+    """Tell the worker that listens there; returns what the kernel does not hold of it, and where to send that."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.connect(str(place))
+        sent = sock.send(data)
+    except OSError:  # it has ended, or too much waits for it
+        sent = len(data)
+    if sent < len(data):
+        return sock, memoryview(data)[sent:]
+    sock.close()
+    return None
+
+
+async def _send_rest(sock: socket.socket, data: memoryview) -> None:
+    with sock, contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(ASK_S):
+            await asyncio.get_running_loop().sock_sendall(sock, data)
