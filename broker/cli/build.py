@@ -16,7 +16,7 @@ SAMPLES: Final = (
     "broker.oslo.frames",
     "broker.oslo.proxy.call",
     "broker.oslo.reactor.loop",
-    "broker.oslo.client.call_sender",
+    "broker.oslo.client.calls",
     "broker.routing.router",
     "broker.transport.batching",
     "broker.transport.zeromq.codec",

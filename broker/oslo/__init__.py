@@ -18,31 +18,31 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     driver.driver.ZmqDriver.send                  target and options become an address, context and message a body
     client.session.ClientSession.call             hands a PendingCall over to the thread of the sockets, and waits
     [the thread of the sockets]
-    client.call_sender.CallSender.start           keeps it until it is answered or its time is over
+    client.calls.CallSender.start                 keeps it until it is answered or its time is over
     client.routing.RoutingTable.for_calls         who listens there, as the directory said last
     client.chooser.Chooser.choose                 whose turn it is
-    client.node_link.NodeLink.submit              sends it to the node's proxy (DEALER), or lets it wait
+    client.links.NodeLink.submit                  sends it to the node's proxy (DEALER), or lets it wait
     [the proxy of the server's node]
     proxy.frontend.Frontend                       who sends, by the kernel's word or by the CURVE key (ROUTER)
     proxy.call.CallProxy.on_client_message        may they, which server, has it credit; remembers whom to answer
     proxy.registration.RegistrationSocket         to the process of that server (ROUTER)
     [the server's thread of the sockets]
-    client.control_link.ControlLink.on_proxy_message  what comes from the proxy (DEALER)
+    client.proxy_links.ControlLink.on_proxy_message  what comes from the proxy (DEALER)
     client.delivery.Delivery.message              whose inbox; whether it has had the call before
     client.inbox.ClientInbox.put                  waits there until a thread of the server takes it; credit then
     [the server's threads]
     driver.server_listener.Workers                a thread of the server's executor takes it and runs the endpoint
     driver.listener.ZmqIncoming.reply             the result, or the exception, becomes a body
     [the server's thread of the sockets]
-    client.replies.ReplyCache.send                to the proxy; kept for a while, should it be asked for again
+    client.delivery.ReplyCache.send               to the proxy; kept for a while, should it be asked for again
     [the proxy]
     proxy.call.CallProxy.on_server_reply          was this call given to this server? to the client's connection
     [the client's thread of the sockets]
-    client.call_sender.CallSender.on_proxy_message  ends the PendingCall, which wakes the caller
+    client.calls.CallSender.on_message            ends the PendingCall, which wakes the caller
     [the caller's thread]
     driver.serialization.read_reply               the result, or the remote exception, raised again
 
-Back-pressure has two ways. A listener is given nothing beyond its **credit** (``client.inbox_credit`` counts it there,
+Back-pressure has two ways. A listener is given nothing beyond its **credit** (``client.inbox`` counts it there,
 ``proxy.credited_queue`` at the proxy): calls beyond it are refused at once and their clients choose again, casts and
 notifications wait in its queue. Senders are **not read** while such a queue is nearly full (``proxy.back_pressure``):
 what they send waits in their own links, and then whoever sends.

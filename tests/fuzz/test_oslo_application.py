@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from broker.oslo.client import control_link, open_session
+from broker.oslo.client import open_session, proxy_links
 from broker.oslo.client.inbox import ClientInbox
 from broker.oslo.client.session import ClientSession
 from broker.oslo.contract import Address, OsloFailure, Settings
@@ -135,12 +135,12 @@ def resident_kib() -> int:
 
 @pytest.mark.patient
 def test_an_application_survives_a_proxy_that_answers_rubbish(rundir, caplog, monkeypatch):
-    monkeypatch.setattr(control_link, "DENIED_S", 2.0)
+    monkeypatch.setattr(proxy_links, "DENIED_S", 2.0)
     mislead(rundir, MESSAGES, caplog)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_an_application_survives_very_much_rubbish(rundir, caplog, monkeypatch):
-    monkeypatch.setattr(control_link, "DENIED_S", 2.0)
+    monkeypatch.setattr(proxy_links, "DENIED_S", 2.0)
     mislead(rundir, SOAK_MESSAGES, caplog)

@@ -5,30 +5,22 @@
     process         the core of this process: thread, reactor, clients; what a fork does to it
     waiting         how a thread, or a greenlet, waits for the thread of the sockets
     session         ClientSession: the way into the pipelines; ``open_session``
-    submit_queue    what callers have handed over and the thread of the sockets has not looked at yet, bounded
-    client          Client: what belongs to one ``Settings``, in the thread of the sockets
+    client          Client: what belongs to one ``Settings``, in the thread of the sockets; what callers hand over to it
     routing         who listens where, as last heard
-    call_sender     calls: choose, send, choose again, answer
-    cast_sender     casts on their way out
+    calls           calls: choose, send, choose again, answer; those that have no place now
+    casts           casts on their way out
     pending_calls   PURE  pending calls and their deadlines
     chooser         PURE  strict round robin over servers
-    retry_queue     calls that have no place now
-    node_link       NodeLink: one socket to one node and pipeline, its outbox, whether it moves
-    node_links      those of one pipeline, which of them take something
-    repeats         PURE  what is sent again when a connection ends, and which of it a listener has had: none runs twice
-    replies         calls that are worked on, and answers that are kept for who asks again
-    folder          the folder of the node's sockets, and whether it may be used
+    links           a pipeline's links, one to each node: the outbox, whether it moves, what goes elsewhere or again
+    resend          PURE  what is sent again when a connection ends, and which of it a listener has had: none runs twice
     publishing      fan-outs and notifications: publish once the node has subscribed
-    publishing_link a publishing socket to one node, and what waits for its subscription
-    timeout_text    the words of a timeout
+    publishing_link a publishing link to one node, and what waits for its subscription
     registrations   local servers: what they listen to, how that is confirmed and ended
-    delivery        what comes for them, and where it finds no room
-    control_link    the DEALER at one ``.ctl`` file: opened, closed, opened again when the proxy restarts
-    subscriptions   the SUB for fan-outs, and since when its subscriptions are in force
-    inbox           what one listener has received and the application has not taken yet
-    inbox_credit    how much one pipeline may send ahead to it (pure)
+    proxy_links     the links to the own proxy: listeners opened, closed, opened again when it restarts; fan-outs
+    delivery        what comes for them, and where it finds no room; answers that are kept for who asks again
+    inbox           what one listener has received and the application has not taken yet, and its credit
 
-Callers touch ``process``, ``session``, ``waiting``, ``submit_queue``, ``inbox`` and ``Client.submit``; all else belongs
+Callers touch ``process``, ``session``, ``waiting``, ``inbox`` and ``Client.submit``; all else belongs
 to the thread of the sockets.
 """
 

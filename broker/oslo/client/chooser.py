@@ -14,7 +14,7 @@ from collections.abc import Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.oslo.directory.topic_index import Server
+    from broker.oslo.directory.replica import Server
 
 TURNS_MAX: Final = 65_536
 """Turns remembered; beyond it all are forgotten, which costs an even distribution for a moment."""

@@ -13,23 +13,25 @@ What is counted (``reactor.counters``; each also says what was lost, so that not
                                                 fan-outs by number; without room, or unread at the end
     opened_again                                registrations repeated after a proxy has restarted
     repeated, had_already                       sent again since a connection ended; of listeners: and had come before
+    lost                                        casts whose node was gone before they could be sent again
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.oslo.client.call_sender import CallSender
-from broker.oslo.client.folder import TrustedFolder
-from broker.oslo.client.node_links import ClientContext
+from broker.oslo.client.calls import CallSender
+from broker.oslo.client.casts import CastSender
+from broker.oslo.client.chooser import Chooser
+from broker.oslo.client.links import ClientContext, TrustedFolder
 from broker.oslo.client.publishing import Fanouts, Notifications
 from broker.oslo.client.registrations import ListenerRegistrations
 from broker.oslo.client.routing import RoutingTable
-from broker.oslo.client.submit_queue import SubmitQueue
-from broker.oslo.client.waiting import Waiter
+from broker.oslo.client.waiting import Waiter, Waiters
 from broker.oslo.contract import Address, Closed, Settings, Undelivered
 from broker.oslo.reactor import Reactor, natives
 from broker.oslo.reactor.counters import Counters
@@ -39,6 +41,72 @@ log = logging.getLogger("headgate.oslo")
 FLUSH_LOOK_S: Final = 0.005
 QUIET_S: Final = 60.0
 """Between two lines about the same topic, node or peer in an application's log."""
+
+HANDED_MSGS: Final = 128
+"""Small on purpose. A caller that never waits keeps the interpreter's lock, and the thread of the sockets gets it once
+in some milliseconds; a caller that waits for room lets it work through everything at once."""
+HANDED_BYTES: Final = 8 << 20
+
+
+class SubmitQueue:
+    """What callers have handed over and the thread of the sockets has not looked at yet: bounded, so that they wait.
+    The messages themselves are posted to it.
+
+    Callers count what they give, under a real lock; the thread of the sockets counts what it takes.
+    """
+
+    def __init__(self, msgs_max: int = HANDED_MSGS, bytes_max: int = HANDED_BYTES) -> None:
+        self._msgs_max = msgs_max
+        self._bytes_max = bytes_max
+        self._lock = natives.allocate_lock()
+        self._given = self._given_bytes = 0
+        self._taken = self._taken_bytes = 0
+        self._waiters = Waiters()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were given and not taken."""
+        return self._given - self._taken
+
+    def give(self, size: int) -> bool:
+        """Make room for a message of ``size`` bytes; False: there is none. By callers."""
+        with self._lock:
+            msgs = self._given - self._taken
+            if msgs >= self._msgs_max or (
+                msgs and self._given_bytes - self._taken_bytes + size > self._bytes_max
+            ):
+                return False
+            self._given += 1
+            self._given_bytes += size
+            return True
+
+    def take(self, size: int) -> None:
+        """It is looked at. By the thread of the sockets."""
+        self._taken += 1
+        self._taken_bytes += size
+        if self._waiters and 2 * (self._given - self._taken) <= self._msgs_max:
+            self.wake()
+
+    def wake(self) -> None:
+        """There may be room, here or further on: everyone who waits tries again."""
+        self._waiters.wake()
+
+    def wait(self, timeout_s: float, ready: Callable[[], bool]) -> None:
+        """Wait until ``ready`` says that it is worth a try, at most ``timeout_s``; asked after each ``wake``."""
+        end_s = time.monotonic() + timeout_s
+        left_s = timeout_s
+        while left_s > 0:
+            self._waiters.wait(left_s, ready)
+            if ready():
+                return
+            left_s = end_s - time.monotonic()
+
+    def has_room(self) -> bool:
+        """Whether a message that is not large would find room."""
+        return (
+            self._given - self._taken < self._msgs_max
+            and self._given_bytes - self._taken_bytes < self._bytes_max
+        )
 
 
 class Client:
@@ -64,12 +132,15 @@ class Client:
         self.thread = 0
         self._call = reactor.call_threadsafe
         self._flush_until_s = 0.0
-        folder = TrustedFolder(reactor, settings.ipc_dir, self.counters.say)
+        folder = TrustedFolder(settings.ipc_dir, self.counters.say)
         routes = self.routes = RoutingTable(reactor, settings, folder, self._directory_changed)
         context = ClientContext(reactor, settings, routes, folder, self.submit_queue, self.counters)
-        self.sender = CallSender(context)
+        chooser = Chooser()
+        self.calls = CallSender(context, chooser)
+        self.casts = CastSender(context, chooser, self.calls.confirm, self.calls.on_link_change)
         self.fanouts = Fanouts(context)
         self.notifications = Notifications(context)
+        self._senders = (self.calls, self.casts, self.fanouts, self.notifications)
         self.registrations = ListenerRegistrations(
             reactor, settings, folder, self.counters, self.post, routes.home_is, routes.lists
         )
@@ -154,35 +225,30 @@ class Client:
     def open(self) -> None:
         """Begin: read the directory. Sockets to nodes are opened when they are needed."""
         self.thread = natives.thread_id()
-        self.sender.open()
+        self.calls.open()
         self.routes.open()
 
     def _directory_changed(self, nodes: set[str]) -> None:
-        self.sender.directory_changed(nodes)
-        self.fanouts.directory_changed(nodes)
-        self.notifications.directory_changed(nodes)
+        for sender in self._senders:
+            sender.directory_changed(nodes)
 
     def leave(self, owner: object, left: Waiter) -> None:
         """A session goes, others stay: nobody waits for its calls."""
-        self.sender.cut_off(owner)
+        self.calls.cut_off(owner)
         left.set()
 
     def close(self, closed: Callable[[Client], None]) -> None:
         """Send what was handed over, at most ``linger_s``, then close everything and say so."""
         self.over = True
         self._flush_until_s = self._reactor.now() + self.settings.linger_s
-        self.sender.end_calls()
+        self.calls.end_calls()
+        self.casts.closed = True
         self._reactor.call_soon(self._flush, closed)  # behind what was posted before
 
     def _flush(self, closed: Callable[[Client], None]) -> None:
         now = self._reactor.now()
-        waiting = (
-            self.submit_queue.waiting
-            + self.sender.waiting
-            + self.fanouts.waiting
-            + self.notifications.waiting
-            + self.registrations.waiting
-        )
+        waiting = self.submit_queue.waiting + self.registrations.waiting
+        waiting += sum(sender.waiting for sender in self._senders)
         if waiting and now < self._flush_until_s:
             self._reactor.call_later(FLUSH_LOOK_S, self._flush, closed)
             return
@@ -193,9 +259,8 @@ class Client:
         self.over = True
         self.routes.close()
         self.registrations.close(linger_ms)
-        self.notifications.close(linger_ms)
-        self.fanouts.close(linger_ms)
-        self.sender.close(linger_ms)
+        for sender in reversed(self._senders):
+            sender.close(linger_ms)
         self.submit_queue.wake()
 
     def abandon(self) -> None:
@@ -209,16 +274,8 @@ class Client:
         """Counts, sockets, directory."""
         return {
             "counts": {name: n for name, n in self.counters.counts.items() if n},
-            "pending": len(self.sender.calls),
+            "pending": len(self.calls.calls),
             "directory": self.routes.status(),
-            "links": {
-                str(links.pipeline): links.status()
-                for links in (
-                    self.sender.call_links,
-                    self.sender.cast_links,
-                    self.fanouts.links,
-                    self.notifications.links,
-                )
-            },
+            "links": {str(sender.pipeline): sender.links.status() for sender in self._senders},
             **self.registrations.status(),
         }

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from broker.oslo.client.resend import Parcel
 from broker.oslo.contract import Address, Closed, OsloFailure
 from broker.oslo.frames import Flag, Kind, encode
 
@@ -27,7 +28,7 @@ _U32_MAX: Final = 0xFFFFFFFF
 Answer = bytes | OsloFailure
 
 
-class PendingCall:
+class PendingCall(Parcel):
     """A call, or a cast that wants to know that a server has it.
 
     Args:
@@ -45,17 +46,17 @@ class PendingCall:
     Attributes:
         done: called with the answer, once.
         end_s: when it ends without news: the nearer one of both deadlines.
-        listener, link: chosen, and handed to the link of its node; ``link`` is None while it waits for a choice.
+        listener: who was chosen.
         sent: libzmq has it; only a refusal allows another choice.
-        repeated: its connection ended after it was sent: its server may have it, so that nobody else may.
         tried: listeners that refused it.
         answer: None while it is pending.
-        over: True once it is answered: it need not be sent any more.
+
+    It is ``over`` once it is answered.
     """
 
     __slots__ = (
-        "address", "answer", "body", "done", "due_s", "end_s", "id", "kind", "link", "listener", "mandatory",
-        "monitor_s", "over", "owner", "refusal", "repeated", "sent", "size", "timeout_s", "tried", "tries",
+        "address", "answer", "body", "done", "due_s", "end_s", "id", "kind", "listener", "mandatory", "monitor_s",
+        "owner", "refusal", "sent", "timeout_s", "tried", "tries",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +74,7 @@ class PendingCall:
         tries: int | None = None,
         owner: object = None,
     ) -> None:
+        super().__init__(len(body))
         self.address = address
         self.body = body
         self.id = id
@@ -85,15 +87,11 @@ class PendingCall:
         self.owner = owner
         self.done = done
         self.end_s = due_s
-        self.size = len(body)
         self.listener = ""
-        self.link: object = None
         self.sent = False
-        self.repeated = False
         self.tried: set[str] | None = None
         self.refusal = 0
         self.answer: Answer | None = None
-        self.over = False
 
     def finish(self, answer: Answer) -> None:
         """Answer it; only the first answer counts."""
@@ -114,8 +112,9 @@ class PendingCall:
         if self.monitor_s is not None and quiet_s is not None:
             self.beaten(min(quiet_s + absent - self.monitor_s, now))
 
-    def unheard(self) -> None:
-        """Its server cannot be heard for the moment: heartbeats are not waited for until ``beaten``."""
+    def mark_repeated(self) -> None:
+        """See ``Parcel``; its server cannot be heard for the moment: heartbeats are not waited for until ``beaten``."""
+        self.sent, self.repeated = False, True
         self.end_s = self.due_s
 
     def head(self, now: float) -> bytes | None:
@@ -189,6 +188,10 @@ class PendingCalls:
     def pop(self, number: bytes) -> PendingCall | None:
         """Take it out."""
         return self._pending.pop(number, None)
+
+    def take(self, link: object, now_s: float) -> list[PendingCall]:
+        """See ``Resend``; all that are not answered: their servers are asked whether they have them. They stay here."""
+        return [call for call in self._pending.values() if call.link is link and call.sent]
 
     def next_end_s(self) -> float | None:
         """When to ask ``ended`` next; None: nothing ends."""

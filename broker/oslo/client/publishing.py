@@ -7,23 +7,25 @@ socket: beyond it callers wait (``busy``).
 A notification names the listeners that shall have it: one of each pool, in turn, one copy to each node of them.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from broker.oslo.client.chooser import PoolChooser
-from broker.oslo.client.node_link import LinkHandlers, NodeLink
-from broker.oslo.client.node_links import ClientContext, NodeLinks
+from broker.oslo.client.links import ClientContext, NodeLink, Sender
 from broker.oslo.client.publishing_link import Copy, PublishingLink
-from broker.oslo.client.repeats import MessageIds, ResendBuffer
+from broker.oslo.client.resend import ResendBuffer
+from broker.oslo.contract import Address
 from broker.oslo.frames import Kind, encode, fanout_filter, notify_filter
 from broker.oslo.names import CHOSEN_MAX, Pipeline
 from broker.oslo.reactor import Timer
 from broker.oslo.reactor.socket import Frames
+from broker.oslo.reactor.tuning import Tuning
 
 FILTERS_MAX: Final = 16_384
 """Filters remembered; those where nothing waits are forgotten beyond it."""
@@ -49,61 +51,42 @@ class Target(NamedTuple):
     listeners: tuple[tuple[str, str | None], ...] = ()
 
 
-class Publisher(ABC):
+class Publisher(Sender[Copy]):
     """What fan-outs and notifications have in common; see the two below.
 
-    Attributes:
-        links: publishing sockets.
+    Args:
+        context: of the client.
+        pipeline: of one of them.
+        what: their counter.
     """
 
-    pipeline: Pipeline
-    what: str
-
-    def __init__(self, context: ClientContext) -> None:
-        self._reactor = context.reactor
-        self._settings = context.settings
-        self._routes = context.routes
-        self._submit_queue = context.submit_queue
-        self._counters = context.counters
-        self._ids = MessageIds()
-        self._sent: ResendBuffer[Copy] = ResendBuffer()
+    def __init__(self, context: ClientContext, pipeline: Pipeline, what: str) -> None:
+        self._what = what
+        self._buffer: ResendBuffer[Copy] = ResendBuffer()
+        super().__init__(context, pipeline, self._buffer, context.submit_queue.wake, chooses=False)
         self._early: deque[Publication] = deque()
         """Handed over before any directory has answered."""
         self._timer: Timer | None = None
         self._data: dict[tuple[str, str], bytes] = {}
         self._keys: dict[bytes, tuple[str, str]] = {}
-        self._closed = False
-        self.links: NodeLinks[Copy] = NodeLinks(
-            context,
-            LinkHandlers(
-                self.pipeline,
-                pack=_frames,
-                posted=self._note_sent,
-                received=self._subscription,
-                stalled=self._move_to_new_link,
-                resend=self._take_unconfirmed,
-                link_class=partial(PublishingLink, unreached=self._not_reached),
-            ),
-            context.submit_queue.wake,
-        )
 
     # ------------------------------------------------------------ each kind
 
-    @abstractmethod
     def nodes(self, exchange: str, topic: str) -> Sequence[str]:
         """Where somebody listens, any thread."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _targets(self, publication: Publication) -> Sequence[Target]:
         """Where the copies go."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _new_data(self, exchange: str, topic: str) -> bytes:
         """The filter."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _copy(self, publication: Publication, target: Target, number: bytes) -> Copy:
         """What ``target`` gets."""
+        raise NotImplementedError
 
     # ------------------------------------------------------------ from callers
 
@@ -115,10 +98,10 @@ class Publisher(ABC):
     def publish(self, publication: Publication) -> None:
         """A publication that was handed over."""
         self._submit_queue.take(publication.size)
-        if self._closed:
+        if self.closed:
             self._counters.count("unflushed")
             return
-        self._counters.counts[self.what] += 1
+        self._counters.counts[self._what] += 1
         if self._early or not (self._routes.synced or self._listened(publication)):
             publication.due_s = self._reactor.now() + self._settings.ready_s
             self._early.append(publication)
@@ -152,21 +135,14 @@ class Publisher(ABC):
         """Give each of its nodes a copy."""
         targets = self._targets(publication)
         if not targets:
-            self._counters.count("nobody")
-            where = (publication.exchange, publication.topic)
-            self._counters.say("%s for %s/%s dropped: nobody listens there", self.what, *where)
+            self.note_nobody(self._what, Address(publication.exchange, publication.topic))
             return
-        number = self._ids.next()
+        number = self.ids.next()
         for target in targets:
             self._submit(publication, target, number)
 
     def _submit(self, publication: Publication, target: Target, number: bytes) -> None:
-        copy = self._copy(publication, target, number)
-        link = self.links.get(target.node)
-        if link is None:
-            self._not_reached(target.node, [copy])
-        else:
-            link.submit(copy)
+        self.place(self._copy(publication, target, number))
 
     def _filter(self, exchange: str, topic: str) -> bytes:
         key = (exchange, topic)
@@ -179,30 +155,22 @@ class Publisher(ABC):
             self._keys[data] = key
         return data
 
-    def _not_reached(self, node: str, copies: Sequence[Copy]) -> None:
-        for copy in copies:
-            if copy.elsewhere is None or not copy.elsewhere():
-                self._counters.count("not_reached")
-                self._counters.say("%s: node %s was not reached at %.200r", self.what, node, copy.frames[0])
+    # ------------------------------------------------------------ what the links ask for
 
-    # ------------------------------------------------------------ links
+    def make_link(self, node: str, endpoint: str, tuning: Tuning, node_key: str) -> NodeLink[Copy]:
+        """See ``Sender``."""
+        return PublishingLink(self.links, node, endpoint, tuning, node_key)
 
-    def _note_sent(self, copy: Copy, link: NodeLink[Copy]) -> None:
-        self._sent.add(link, copy, self._reactor.now())
+    def pack(self, parcel: Copy) -> Frames:
+        """See ``Sender``."""
+        return parcel.frames
 
-    def _take_unconfirmed(self, link: NodeLink[Copy]) -> list[Copy]:
-        again = self._sent.take(link, self._reactor.now())
-        self._counters.count("repeated", len(again))
-        if self.links.known(link.node) is link:
-            return again
-        there = self.links.get(link.node)
-        for copy in again:
-            copy.repeat()
-            if there is not None:
-                there.submit(copy)
-        return []
+    def note_sent(self, parcel: Copy) -> None:
+        """See ``Sender``."""
+        self._buffer.add(parcel, self._reactor.now())
 
-    def _subscription(self, link: NodeLink[Copy], frames: list[bytes]) -> None:
+    def on_message(self, link: NodeLink[Copy], frames: list[bytes]) -> None:
+        """A node has subscribed, or unsubscribed."""
         assert isinstance(link, PublishingLink)
         data = frames[0]
         if len(frames) != 1 or data[:1] not in (b"\0", b"\1"):
@@ -212,23 +180,24 @@ class Publisher(ABC):
         else:
             link.subscribed(data[1:])
 
-    def _move_to_new_link(self, link: NodeLink[Copy]) -> None:
-        """It takes nothing, or its node is gone. While that is there, what was published for it waits for it."""
-        if self.links.known(link.node) is link:
-            return
-        assert isinstance(link, PublishingLink)
-        copies = [*link.take_parcels(), *link.take_held()]
-        there = self.links.get(link.node)
-        if there is None:
-            self._not_reached(link.node, copies)
-            return
-        for copy in copies:
-            there.submit(copy)
+    def place(self, parcel: Copy) -> None:
+        """Hand a copy to the link of its node, wherever that is reached now."""
+        link = self.links.get(parcel.node)
+        if link is None:
+            self.lose(parcel)
+        else:
+            link.submit(parcel)
+
+    def lose(self, parcel: Copy) -> None:
+        """Its node does not get it, so it is given to another one, or counted."""
+        if parcel.elsewhere is None or not parcel.elsewhere():
+            self._counters.count("not_reached")
+            text = "%s: node %s was not reached at %.200r"
+            self._counters.say(text, self._what, parcel.node, parcel.frames[0])
 
     def directory_changed(self, nodes: set[str]) -> None:
-        """``nodes`` are reached elsewhere, or no more; others may have come."""
-        for node in nodes:
-            self.links.node_changed(node)
+        """See ``Sender``."""
+        super().directory_changed(nodes)
         self._send_early()
         for link in self.links:
             assert isinstance(link, PublishingLink)
@@ -246,25 +215,18 @@ class Publisher(ABC):
 
     def close(self, linger_ms: int) -> None:
         """Send what waits to those that are there, then close all sockets."""
-        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         while self._early:
             self._send(self._early.popleft())
-        left = self.links.close(linger_ms)
-        if left:
-            self._counters.count("unflushed", left)
-
-
-def _frames(copy: Copy, _link: NodeLink[Copy]) -> Frames:
-    return copy.frames
+        super().close(linger_ms)
 
 
 class Fanouts(Publisher):
     """To every server of a topic."""
 
-    pipeline = Pipeline.FANOUT
-    what = "fanouts"
+    def __init__(self, context: ClientContext) -> None:
+        super().__init__(context, Pipeline.FANOUT, "fanouts")
 
     def nodes(self, exchange: str, topic: str) -> Sequence[str]:
         """See ``Publisher.nodes``."""
@@ -279,17 +241,14 @@ class Fanouts(Publisher):
     def _copy(self, publication: Publication, target: Target, number: bytes) -> Copy:
         exchange, topic = publication.exchange, publication.topic
         head = encode(Kind.FANOUT, exchange, topic, id=number)
-        return Copy((self._filter(exchange, topic), head, publication.body))
+        return Copy(target.node, (self._filter(exchange, topic), head, publication.body))
 
 
 class Notifications(Publisher):
     """To one listener of each pool."""
 
-    pipeline = Pipeline.NOTIFY
-    what = "notifications"
-
     def __init__(self, context: ClientContext) -> None:
-        super().__init__(context)
+        super().__init__(context, Pipeline.NOTIFY, "notifications")
         self._chooser = PoolChooser()
         self._nodes: dict[tuple[str, str], tuple[object, tuple[str, ...]]] = {}
 
@@ -345,7 +304,7 @@ class Notifications(Publisher):
         listeners = tuple(listener for listener, _pool in target.listeners)
         head = encode(Kind.NOTIFY, exchange, topic, listeners=listeners, id=number)
         elsewhere = partial(self._elsewhere, publication, target, number)
-        return Copy((self._filter(exchange, topic), head, publication.body), elsewhere)
+        return Copy(target.node, (self._filter(exchange, topic), head, publication.body), elsewhere)
 
     def _elsewhere(self, publication: Publication, target: Target, number: bytes) -> bool:
         """Give a copy that its node never had to others of the same pools; False: not all pools have some."""

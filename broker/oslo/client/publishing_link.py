@@ -12,67 +12,50 @@ filter is not waited for again until it is subscribed to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-import zmq
-
-from broker.oslo.client.node_link import LOST_S, LinkHandlers, NodeLink
+from broker.oslo.client.links import LOST_S, NodeLink, NodeLinks
+from broker.oslo.client.resend import Parcel
 from broker.oslo.frames import repeated
 from broker.oslo.reactor import Timer
 from broker.oslo.reactor.socket import Frames
-
-if TYPE_CHECKING:
-    from broker.oslo.client.node_links import NodeLinks
+from broker.oslo.reactor.tuning import Tuning
 
 
-class Copy:
+class Copy(Parcel):
     """What one node gets of a fan-out or notification: filter, envelope and body.
 
     ``elsewhere`` gives it to another node, once it is known that this one never had it; False: there is none.
     """
 
-    __slots__ = ("due_s", "elsewhere", "frames", "size")
+    __slots__ = ("due_s", "elsewhere", "frames", "node")
 
-    def __init__(self, frames: Frames, elsewhere: Callable[[], bool] | None = None) -> None:
+    def __init__(self, node: str, frames: Frames, elsewhere: Callable[[], bool] | None = None) -> None:
+        super().__init__(len(frames[2]))
+        self.node = node
         self.frames = frames
         self.elsewhere = elsewhere
-        self.size = len(frames[2])
         self.due_s = 0.0
         """When it has waited for a subscription for long enough."""
 
-    def repeat(self) -> None:
-        """It is sent once more: who has it takes no notice."""
+    def mark_repeated(self) -> None:
+        """See ``Parcel``."""
+        self.repeated = True
         self.frames = (self.frames[0], repeated(self.frames[1]), self.frames[2])
         self.elsewhere = None  # the node may have it
 
 
 class PublishingLink(NodeLink[Copy]):
-    """See the module.
-
-    Args:
-        links, handlers, node, endpoint, sock, key, node_key: see ``NodeLink``.
-        unreached: takes copies that the node does not get.
-    """
+    """See the module."""
 
     def __init__(
-        self,
-        links: NodeLinks[Copy],
-        handlers: LinkHandlers[Copy],
-        node: str,
-        endpoint: str,
-        sock: zmq.Socket[bytes],
-        key: str = "",
-        node_key: str = "",
-        *,
-        unreached: Callable[[str, Sequence[Copy]], None],
+        self, links: NodeLinks[Copy], node: str, endpoint: str, tuning: Tuning, node_key: str = ""
     ) -> None:
-        self._unreached = unreached
         self._held: dict[bytes, deque[Copy]] = {}
         self._held_msgs = self._held_bytes = 0
         self._missed: set[bytes] = set()
         self._timer: Timer | None = None
-        super().__init__(links, handlers, node, endpoint, sock, key, node_key)
+        super().__init__(links, node, endpoint, tuning, node_key)
 
     @property
     def away(self) -> bool:
@@ -95,7 +78,7 @@ class PublishingLink(NodeLink[Copy]):
         if data in self.filters:
             super().submit(parcel)
         elif data in self._missed or (self.full and self.down):
-            self._unreached(self.node, [parcel])
+            self._sender.lose(parcel)
         else:
             self._hold(data, parcel)
 
@@ -144,11 +127,13 @@ class PublishingLink(NodeLink[Copy]):
         """The subscription to that filter is not waited for any more."""
         dropped = self._release(data)
         self._relieve()
-        self._unreached(self.node, dropped)
+        for copy in dropped:
+            self._sender.lose(copy)
 
-    def take_held(self) -> list[Copy]:
-        """Forget what waits for subscriptions; returns it, of each filter in its order."""
-        return [copy for data in list(self._held) for copy in self._release(data)]
+    def take_all(self) -> list[Copy]:
+        """See ``NodeLink``: what waits for subscriptions, too, of each filter in its order."""
+        held = [copy for data in list(self._held) for copy in self._release(data)]
+        return [*self.take_parcels(), *held]
 
     @property
     def awaited(self) -> list[bytes]:
@@ -181,11 +166,7 @@ class PublishingLink(NodeLink[Copy]):
             self._interrupted = self._reactor.call_later(LOST_S, self._resend_lost)
             return
         self._interrupted = None
-        first = self._resend(self)
-        for copy in first:
-            copy.repeat()
-        outbox = [*first, *self.take_parcels()]
-        for copy in [*outbox, *self.take_held()]:
+        for copy in [*self._links.take_lost(self), *self.take_all()]:
             self.submit(copy)
 
     def close(self, linger_ms: int = 0) -> None:

@@ -15,17 +15,16 @@ from functools import partial
 from typing import Any, Final
 
 from broker.backoff import Backoff
-from broker.oslo.client.control_link import ControlLink
 from broker.oslo.client.delivery import Delivery
-from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.inbox import ClientInbox, Post, ReceivedMessage
-from broker.oslo.client.subscriptions import ClientSubscriptions
+from broker.oslo.client.links import TrustedFolder
+from broker.oslo.client.proxy_links import ControlLink, FanoutSubscriptions
 from broker.oslo.contract import Settings
 from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, not_repeated
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.socket import Frames
+from broker.oslo.reactor.socket import Frames, Outcome
 from broker.oslo.records import Opened, Record
 
 SETTLE_S: Final = 0.03
@@ -64,18 +63,16 @@ class ListenerRegistrations:
     ) -> None:
         self._reactor = reactor
         self._settings = settings
+        self._folder = folder
         self._counters = counters
         self._post = post
         self._home_is = home_is
         self._is_listed = is_listed
         self._ending: dict[str, set[Pipeline]] = {}
-        self._controls = {
-            pipeline: ControlLink(reactor, settings, folder, pipeline, self)
-            for pipeline in (Pipeline.CALL, Pipeline.CAST, Pipeline.NOTIFY)
-        }
+        self._controls: dict[Pipeline, ControlLink] = {}
+        self._fanouts: FanoutSubscriptions | None = None
         delivery = self._delivery = Delivery(reactor, counters, self._send)
         self._inboxes = delivery.inboxes
-        self._fanouts = ClientSubscriptions(reactor, settings, folder, delivery.fanout)
         self._closed = False
         self._given_back = GivenBack()
         self._resting: dict[ReceivedMessage, Timer] = {}
@@ -98,13 +95,23 @@ class ListenerRegistrations:
                 Pipeline.CAST: (control_file(Pipeline.CAST),),
                 Pipeline.FANOUT: (exit_file(Pipeline.FANOUT),),
             }) or {Pipeline.CALL}  # fmt: skip
+            if self._fanouts is None:
+                fanout = self._delivery.fanout
+                self._fanouts = FanoutSubscriptions(self._reactor, self._settings, self._folder, fanout)
             self._fanouts.subscribe(fanout_filter(*key), lambda opened: self._hears_fanouts(inbox, opened))
         else:
             inbox.missing = {Pipeline.NOTIFY}
         for credit in inbox.credits:
-            self._controls[credit.pipeline].open(inbox.listener, partial(inbox.opening, credit))
+            self._control(credit.pipeline).register(inbox.listener, partial(inbox.opening, credit))
         if self._credit_timer is None:
             self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)
+
+    def _control(self, pipeline: Pipeline) -> ControlLink:
+        link = self._controls.get(pipeline)
+        if link is None:
+            link = ControlLink(self._reactor, self._settings, self._folder, pipeline, self)
+            self._controls[pipeline] = link
+        return link
 
     def _there(self, files: dict[Pipeline, tuple[str, ...]]) -> set[Pipeline]:
         folder = self._settings.ipc_dir
@@ -144,7 +151,7 @@ class ListenerRegistrations:
             self._confirmed(inbox, pipeline)
 
     def on_refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
-        """The proxy will not have it. Tried again, after ``control_link.DENIED_S`` when the reason is DENIED."""
+        """The proxy will not have it. Tried again, after ``proxy_links.DENIED_S`` when the reason is DENIED."""
         inbox = self._inboxes.get(listener)
         where = "" if inbox is None else f"{inbox.records[0].exchange}/{inbox.records[0].topic}"
         self._counters.say(
@@ -188,7 +195,9 @@ class ListenerRegistrations:
     # ------------------------------------------------------------ what items ask for
 
     def _send(self, pipeline: Pipeline, frames: Frames) -> bool:
-        return self._controls[pipeline].send(frames)
+        """False: no room, or nothing was ever opened there."""
+        link = self._controls.get(pipeline)
+        return link is not None and link.send(frames) > Outcome.FULL
 
     def answer(self, kind: int, item: ReceivedMessage, body: bytes) -> None:
         """Send a reply or heartbeat."""
@@ -219,7 +228,7 @@ class ListenerRegistrations:
 
     def _give_back(self, item: ReceivedMessage) -> None:
         head = encode(Kind.REQUEUE, listeners=(item.inbox.listener,))
-        if not self._controls[Pipeline.NOTIFY].send((head, not_repeated(item.head), item.body)):
+        if not self._send(Pipeline.NOTIFY, (head, not_repeated(item.head), item.body)):
             self._counters.count("dropped")
 
     def credit(self, inbox: ClientInbox) -> None:
@@ -228,7 +237,7 @@ class ListenerRegistrations:
             messages = credit.owed
             if messages:
                 head = encode(Kind.CREDIT, listeners=(inbox.listener,), word=messages)
-                if self._controls[credit.pipeline].send((head, b"")):  # else at the next look
+                if self._send(credit.pipeline, (head, b"")):  # else at the next look
                     credit.give(messages)
 
     def _look_at_credit(self) -> None:
@@ -260,7 +269,7 @@ class ListenerRegistrations:
         self.credit(inbox)
         waited = self._ending[listener] = set()
         for pipeline, control in self._controls.items():
-            if control.close(listener):
+            if control.unregister(listener):
                 waited.add(pipeline)
         self._give_back_rest(inbox)  # behind that, so that it goes to another one of the pool
         if not waited:
@@ -270,7 +279,7 @@ class ListenerRegistrations:
         if inbox.rpc:
             record = inbox.records[0]
             data = fanout_filter(record.exchange, record.topic)
-            if self._fanouts.unsubscribe(data):
+            if self._fanouts is not None and self._fanouts.unsubscribe(data):
                 self._delivery.forget_number(data)
 
     def _settle(self, inbox: ClientInbox, closed_s: float) -> None:
@@ -294,7 +303,7 @@ class ListenerRegistrations:
     @property
     def waiting(self) -> int:
         """Replies and control messages that may still leave."""
-        return sum(each.socket.waiting for each in self._controls.values() if each.socket is not None)
+        return sum(link.waiting for link in self._controls.values())
 
     def close(self, linger_ms: int) -> None:
         """Close all sockets; who listens still is told."""
@@ -302,9 +311,11 @@ class ListenerRegistrations:
         self._give_back_rest()
         if self._credit_timer is not None:
             self._credit_timer.cancel()
-        for control in self._controls.values():
-            self._counters.count("unflushed", control.shut(linger_ms))
-        self._fanouts.close()
+        for link in self._controls.values():
+            self._counters.count("unflushed", link.waiting)
+            link.close(linger_ms)
+        if self._fanouts is not None:
+            self._fanouts.close()
         self._delivery.close()
 
     def status(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.oslo.client.folder import TrustedFolder
+from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.waiting import Waiters
 from broker.oslo.contract import Address, Settings
 from broker.oslo.directory.link import Reader

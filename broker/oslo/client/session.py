@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broker.oslo.client import process
-from broker.oslo.client.call_sender import CONFIRM_S
+from broker.oslo.client.calls import CONFIRM_S
+from broker.oslo.client.casts import Cast
 from broker.oslo.client.client import Client
 from broker.oslo.client.inbox import ClientInbox
-from broker.oslo.client.node_link import Cast
 from broker.oslo.client.pending_calls import Answer, PendingCall
 from broker.oslo.client.publishing import Publication
 from broker.oslo.client.waiting import bounded, new_waiter
@@ -155,7 +155,7 @@ class ClientSession:
         return PendingCall(
             address,
             body,
-            self._use().sender.ids.next(),
+            self._use().calls.ids.next(),
             done,
             due_s=None if seconds is None else time.monotonic() + seconds,
             timeout_s=seconds,
@@ -168,7 +168,7 @@ class ClientSession:
         client = self._use()
         if call.size > client.routes.body_max:
             call.finish(_too_large(call.address, call.size, client))
-        elif not client.post(client.sender.start, call):
+        elif not client.post(client.calls.start, call):
             call.finish(Closed(f"{call.address}: the session is closed"))
         return client
 
@@ -180,7 +180,7 @@ class ClientSession:
             waiter.wait(None if timeout_s is None else timeout_s + STUCK_S)
         finally:
             if not call.over:
-                client.post(client.sender.abandon, call)
+                client.post(client.calls.abandon, call)
         answer = call.answer
         if isinstance(answer, bytes):
             return answer
@@ -207,20 +207,20 @@ class ClientSession:
             self._cast_confirmed(address, body, retry)
             return
         client = self._use()
-        links = client.sender.cast_links
+        links = client.casts.links
         self._fits(client, address, body)
 
         def full() -> bool:
             return bool(links.full) and links.full.issuperset(client.routes.nodes(address) or ("",))
 
-        client.submit(client.sender.cast, Cast(address, body), address, retry, full)
+        client.submit(client.casts.cast, Cast(address, body), address, retry, full)
 
     def _cast_confirmed(self, address: Address, body: bytes, retry: int | None) -> None:
         waiter = new_waiter()
         call = PendingCall(
             address,
             body,
-            self._use().sender.ids.next(),
+            self._use().calls.ids.next(),
             _Done(waiter),
             kind=Kind.CAST,
             due_s=time.monotonic() + CONFIRM_S,

@@ -7,12 +7,12 @@ on another node, in order:
 2. ``Announcer`` makes a state of all its records, with the next version, and sends it to the directory of the node
    (ANNOUNCE). A BEAT each second renews the lease of that version.
 3. ``DirectoryServer`` asks ``admission`` whether the peer may announce, and ``StateRegistry`` whether the state may
-   replace the one before. It passes the state on as it is: to the processes of its node at once; as ``burst`` says to
-   all that listen at its TCP port (``subscribers``), to the other directories (``uplinks``) and to Redis
-   (``redis_share``).
+   replace the one before. It passes the state on as it is: to the processes of its node at once; as
+   ``ChangesForOthers`` says to all that listen at its TCP port (``subscribers``), to the other directories
+   (``Uplinks``) and to Redis (``redis_share``).
 4. The directory of another node hears it from one of those, and puts it into its ``Replica``. When it is the newest of
    its place, the directory passes it on to the processes of that node.
-5. Each of them has a ``Reader``, which puts it into a ``Replica`` of its own. ``topic_index`` works out the topics
+5. Each of them has a ``Reader``, which puts it into a ``Replica`` of its own. ``TopicIndex`` works out the topics
    whose records came or went. From now on the process finds the listener, and asks nobody on the way of a message.
 
 Whoever missed something notices it: a directory answers a BEAT of a version that it does not have with GREET, and is
@@ -23,16 +23,11 @@ announced everything; a reader that was too slow is sent a new snapshot; a reade
     wire         the messages (pure)
     registry     what was announced first hand: leases, who may replace what (pure)
     replica      what several directories told, merged; lookups (pure)
-    topic_index  its indexes by topic (pure)
     admission    who may enter and announce over TCP
-    burst        changes of this node, gathered for others where there is much to read
     subscribers  those who listen at one socket: snapshots, news, who is behind
-    server       DirectoryServer: the directory of a node
-    connection   one connection to a directory: greeting, announcing, leases, silence
+    server       DirectoryServer: the directory of a node, its links to others, changes gathered for them
+    link         DirectoryLink: announcing, leases, feeding a replica, silence; Reader: an application's links
     announcer    Announcer: a pipeline tells what it offers
-    link         DirectoryLink, Reader: a replica is fed
-    uplinks      a node's links to other directories
     redis_share  states shared by Redis
-    redis_host   one Redis host and its threads
-    redis_keys   what is stored there (pure)
+    redis_host   one Redis host: what is stored there, and its thread
 """

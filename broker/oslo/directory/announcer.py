@@ -15,12 +15,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from broker.memory import compact
-from broker.oslo.directory.connection import DirectoryConnection
-from broker.oslo.directory.wire import Hello, canonical, fits_record
+from broker.oslo.directory.link import DirectoryLink
+from broker.oslo.directory.wire import canonical, fits_record
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.tuning import Tuning
 from broker.oslo.records import Record, State, chars_of, fits_state
 
 GATHER_S: Final = 0.002
@@ -67,18 +66,12 @@ class Announcer:
         self._chars = 0
         self._due = self._promised = self._full = self._left = False
         self._not_before = 0.0
-        self._connection = DirectoryConnection(
-            reactor,
-            config.path(DIRECTORY_SOCKET),
-            tuning=Tuning(),
-            hello=Hello(),
-            pulse_s=config.beat_s,
-        )
-        self.counts = self._connection.counts
+        self._link = DirectoryLink(reactor, config.path(DIRECTORY_SOCKET), pulse_s=config.beat_s)
+        self.counts = self._link.counts
         self.counts["unfit"] = 0
         self._held = held
         if not held:
-            self._connection.announce(self.state)
+            self._link.announce(self.state)
 
     def begin(self) -> None:
         """Tell what is offered, from now on; harmless twice."""
@@ -89,7 +82,7 @@ class Announcer:
     def away(self) -> None:
         """Another process of the pipeline is started in a moment: the directory keeps what it knows."""
         self._left = True
-        self._connection.away(self.state.place)
+        self._link.away(self.state.place)
 
     @property
     def incarnation(self) -> int:
@@ -135,12 +128,12 @@ class Announcer:
         """The pipeline ends: the directory tells everybody."""
         if not self._left:
             self._left = True
-            self._connection.withdraw(self.state.place)
+            self._link.withdraw(self.state.place)
 
     def close(self) -> None:
         """End it; without ``leave`` the lease has to end first. Harmless twice."""
         self._left = True
-        self._connection.close(LEAVE_MS)
+        self._link.close(LEAVE_MS)
 
     def _soon(self) -> None:
         if not self._due:
@@ -161,7 +154,7 @@ class Announcer:
             return
         self.state = replace(self.state, version=self.state.version + 1, records=records)
         self._not_before = self._reactor.now() + GATHER_S + GATHER_RECORD_S * len(records)
-        self._connection.announce(self.state)
+        self._link.announce(self.state)
 
     def _fitting(self) -> tuple[Record, ...]:
         """All that is offered, or the first of it that one state has room for: the others wait, in their order."""

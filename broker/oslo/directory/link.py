@@ -1,75 +1,258 @@
-"""Who reads: ``DirectoryLink`` feeds a replica from one directory, ``Reader`` finds the directories of an application.
+"""One DEALER to one directory, and who finds the directories of an application.
+
+A link says HELLO, announces states and renews their leases, feeds a replica with what it is told, and notices silence
+and restarts. libzmq connects again by itself and says nothing about it. So a link sends a BEAT every ``pulse_s``: it
+names the version of each state that was announced. A directory that does not know who that is, or has another version,
+answers GREET. GREET is answered by HELLO, HELLO by WELCOME, and that by announcing everything: whatever was lost is
+mended so. A directory that said nothing for a lease is lost; the first word from it afterwards is answered by HELLO,
+too.
 
 Used in applications, too: nothing is logged but through the reactor, and nothing waits.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
+import zmq
+
+from broker.awake import StallMeter
+from broker.backoff import Backoff
 from broker.errors import HeadgateError
-from broker.oslo.directory.connection import PULSE_S, DirectoryConnection
+from broker.oslo.directory import wire
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Hello, Welcome
+from broker.oslo.directory.wire import Body, DirectoryKind, DirectoryMessage, Hello, Welcome
+from broker.oslo.frames import Malformed
 from broker.oslo.names import DIRECTORY_SOCKET
+from broker.oslo.reactor.link import Link
 from broker.oslo.reactor.loop import Reactor, Timer
+from broker.oslo.reactor.socket import Outcome
 from broker.oslo.reactor.tuning import Tuning
+from broker.oslo.records import Beat, Place, State
+from broker.rates import Throttle
+from broker.transport.curve import CurveClient
 
+PULSE_S: Final = 1.0
+"""Between two BEATs, unless somebody says otherwise."""
+GREET_FIRST_S: Final = 0.005
+"""After the first HELLO that could not be sent; doubled each time, since connecting takes a millisecond or for ever."""
+GREET_LAST_S: Final = 0.5
+GREET_AGAIN_S: Final = 0.2
+"""Between two HELLOs because something did not fit."""
+STRANGE_S: Final = 5.0
+"""A directory that has not answered for so long is told to the log: it is away, or does not let us in."""
+QUIET_S: Final = 60.0
+"""Between two lines in the log about the same refusal."""
 LOOK_S: Final = 1.0
+# read where it is used, not folded by the compiler: tests change it
 RENEW_S: float = 5.0
-"""Between two looks at certificates while a directory is silent: read where it is used, tests change it."""
-
-__all__ = ["DirectoryLink", "Reader"]
+"""Between two looks at certificates while a directory is silent."""
 
 
-class DirectoryLink(DirectoryConnection):
-    """Feeds a replica from one directory, and announces states to it (none, unless told so).
+class DirectoryLink(Link):
+    """A connection to the directory at ``endpoint``, until ``close``; made in the reactor's thread, after its ``open``.
 
     Args:
-        reactor: whose thread; open.
+        reactor: whose thread.
         endpoint: ``tcp://host:port`` or ``ipc://path``; the name of the source in ``replica``.
-        replica: what is fed.
+        replica: what is fed; None: who announces only, and wants to be told nothing.
         tuning: keep-alive and CURVE, with the directory's key.
-        known: is told who the directory is; False ends the link (it is ourselves).
-        pulse_s: between two BEATs.
+        known: is told who the directory is; False ends the link: it is ourselves. None: whoever it is.
+        pulse_s: between two BEATs; never more than a fifth of the directory's lease.
+
+    Attributes:
+        counts: what happened how often.
+        welcome: what the directory said of itself; None while it is not known to be there.
     """
 
     def __init__(
         self,
         reactor: Reactor,
         endpoint: str,
-        replica: Replica,
+        replica: Replica | None = None,
         *,
-        tuning: Tuning,
-        known: Callable[[Welcome], bool] = lambda _welcome: True,
+        tuning: Tuning | None = None,
+        known: Callable[[Welcome], bool] | None = None,
         pulse_s: float = PULSE_S,
     ) -> None:
+        if tuning is None:
+            tuning = Tuning()
+        self.welcome: Welcome | None = None
+        self.counts = dict.fromkeys(
+            ("hellos", "welcomes", "lost", "heard", "malformed", "refused", "unsent"), 0
+        )
         self._replica = replica
         self._known = known
-        super().__init__(reactor, endpoint, tuning=tuning, hello=Hello(want=True), pulse_s=pulse_s)
+        self._pulse_s = pulse_s
+        self._heard_at = self._known_at = reactor.now()
+        self._stall = StallMeter(reactor.now)
+        self._expected = "expected a directory there, in plaintext as we are"
+        if tuning.curve is not None and not endpoint.startswith("ipc:"):
+            key = tuning.curve.server_key if isinstance(tuning.curve, CurveClient) else ""
+            self._expected = (
+                f"expected a directory with the CURVE key {key} (directory_key, or curve_cert) there"
+            )
+        self._greeted_at = -GREET_AGAIN_S
+        self._pauses = Backoff(GREET_FIRST_S, GREET_LAST_S, spread=False)
+        self._greet_timer: Timer | None = None
+        self._tick_timer: Timer | None = None
+        self._lines = Throttle(QUIET_S)
+        self._states: dict[Place, State] = {}
+        tuning = replace(tuning, max_bytes=wire.JSON_BYTES_MAX)
+        super().__init__(reactor, zmq.DEALER, endpoint, self._on_frames, tuning=tuning, outbox_msgs=1)
+        self._tick_in(pulse_s)
+        self._greet()
+
+    # ------------------------------------------------------------ for the owner
+
+    @property
+    def alive(self) -> bool:
+        """True while the directory answers."""
+        return self.welcome is not None
+
+    def announce(self, state: State) -> None:
+        """The directory shall have ``state``, from now on and whenever it was lost, until ``withdraw``."""
+        self._states[state.place] = state
+        if self.alive:
+            self._tell(DirectoryKind.ANNOUNCE, state)
+
+    def announced(self) -> tuple[State, ...]:
+        """All that the directory shall have."""
+        return tuple(self._states.values())
+
+    def withdraw(self, place: Place) -> None:
+        """The pipeline there has ended; harmless when it was not announced."""
+        state = self._states.pop(place, None)
+        if state is not None and self.alive:
+            self._tell(DirectoryKind.LEAVE, state.beat)
+
+    def away(self, place: Place) -> None:
+        """The pipeline there is started again in a moment."""
+        state = self._states.get(place)
+        if state is not None and self.alive:
+            self._tell(DirectoryKind.AWAY, state.beat)
+
+    def status(self) -> dict[str, Any]:
+        """For status."""
+        return {"endpoint": self.endpoint, "alive": self.alive, "closed": self.closed, **self.counts}
 
     def close(self, linger_ms: int = 0) -> None:
-        """End it; what it told the replica stays. Harmless twice."""
+        """End it; what was sent has ``linger_ms`` to leave, what was told stays. Harmless twice."""
+        for timer in (self._tick_timer, self._greet_timer):
+            if timer is not None:
+                timer.cancel()
         super().close(linger_ms)
-        self.on_lost()
+        self.welcome = None
+        self._note_source_lost()
 
-    def on_welcome(self, welcome: Welcome) -> bool:
-        """See ``DirectoryConnection``."""
-        if not self._known(welcome):
-            self._replica.forget(self.endpoint)
-            return False
-        self.on_message(DirectoryMessage(DirectoryKind.WELCOME, welcome))
-        return True
+    def _note_source_lost(self) -> None:
+        if self._replica is not None:
+            self._replica.source_lost(self.endpoint, self._reactor.now())
 
-    def on_message(self, message: DirectoryMessage) -> None:
-        """See ``DirectoryConnection``."""
-        self._replica.feed(self.endpoint, message, self._reactor.now())
+    # ------------------------------------------------------------ speaking
 
-    def on_lost(self) -> None:
-        """See ``DirectoryConnection``."""
-        self._replica.source_lost(self.endpoint, self._reactor.now())
+    def _tell(self, kind: DirectoryKind, body: Body) -> bool:
+        """Say it now, or not at all: what waits is out of date later, and is asked for again."""
+        if self.send(wire.encode(kind, body)) is Outcome.SENT:
+            return True
+        self.take_back()
+        self.counts["unsent"] += self.alive
+        return False
+
+    def _greet(self) -> None:
+        if self._greet_timer is not None:
+            self._greet_timer.cancel()
+            self._greet_timer = None
+        if self.closed:
+            return
+        if self._tell(DirectoryKind.HELLO, Hello(want=self._replica is not None)):
+            self.counts["hellos"] += 1
+            self._greeted_at = self._reactor.now()
+            self._pauses.reset()
+            return
+        self._greet_timer = self._reactor.call_later(self._pauses.after(), self._greet)
+
+    def _greet_soon(self) -> None:
+        wait_s = self._greeted_at + GREET_AGAIN_S - self._reactor.now()
+        if wait_s <= 0:
+            self._greet()
+        elif self._greet_timer is None:
+            self._greet_timer = self._reactor.call_later(wait_s, self._greet)
+
+    def _tick_in(self, seconds: float) -> None:
+        self._stall.wakes_at(self._reactor.now() + seconds)
+        self._tick_timer = self._reactor.call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        now = self._reactor.now()
+        # what was said while we were stopped comes now
+        self._heard_at = min(self._heard_at + self._stall.stalled_s(), now)
+        pulse_s = self._pulse_s
+        if self.welcome is not None:
+            pulse_s = min(pulse_s, self.welcome.lease_s / 5)
+            if now - self._heard_at > self.welcome.lease_s:
+                self._lose()
+        self._tick_in(pulse_s)
+        self.check_peer(not self.alive)
+        if not self.alive and now - self._known_at > STRANGE_S and not self.endpoint.startswith("ipc:"):
+            self._log(logging.WARNING, f"%s: no answer for %.0f s; {self._expected}", now - self._known_at)
+        if self._greet_timer is None:
+            self._tell(DirectoryKind.BEAT, self._beats() if self.alive else ())
+
+    def _beats(self) -> tuple[Beat, ...]:
+        return tuple(state.beat for state in self._states.values())
+
+    def _lose(self) -> None:
+        self.counts["lost"] += 1
+        lease_s = 0.0 if self.welcome is None else self.welcome.lease_s
+        self.welcome = None
+        self._known_at = self._reactor.now()
+        self._log(logging.WARNING, "%s: silent for %.3g s; what it told stays in use", lease_s)
+        self._note_source_lost()
+
+    # ------------------------------------------------------------ listening
+
+    def _on_frames(self, parts: list[bytes], _origin: str) -> None:
+        self._heard_at = self._reactor.now()
+        self.counts["heard"] += 1
+        try:
+            message = wire.decode(parts)
+        except Malformed as error:
+            self.counts["malformed"] += 1
+            self._log(logging.WARNING, "%s: %s", error)
+            return
+        if message.kind is DirectoryKind.WELCOME:
+            self._on_welcome(message)
+        elif message.kind is DirectoryKind.REFUSED:
+            self.counts["refused"] += 1
+            self._log(logging.WARNING, "%s: refused: %s", message.body.reason[:200])
+        elif self.welcome is None or message.kind is DirectoryKind.GREET:
+            self._greet_soon()
+        elif self._replica is not None:
+            self._replica.feed(self.endpoint, message, self._heard_at)
+
+    def _on_welcome(self, message: DirectoryMessage) -> None:
+        self.counts["welcomes"] += 1
+        self.welcome = message.body
+        if self._known is not None and not self._known(message.body):
+            if self._replica is not None:
+                self._replica.forget(self.endpoint)
+            self.close()
+            return
+        if self._replica is not None:
+            self._replica.feed(self.endpoint, message, self._heard_at)
+        for state in self._states.values():
+            self._tell(DirectoryKind.ANNOUNCE, state)
+
+    def _log(self, level: int, text: str, *values: object) -> None:
+        if self._lines.admits(text, self._reactor.now()):  # or rubbish would fill the log
+            self._reactor.say(level, f"directory {text}", (self.endpoint, *values))
 
 
 class Reader:

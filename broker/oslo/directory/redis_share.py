@@ -2,7 +2,7 @@
 
 The directory of a node speaks Redis, and an application where no proxy runs on its node, which only reads: from threads
 of its own (``redis_host``); whatever these read is handed to the reactor. Each host is a source of its own in the
-replica, so what differs between them is settled there: the newest is in force. ``redis_keys`` has what is stored.
+replica, so what differs between them is settled there: the newest is in force. There is what is stored, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The directory of a node: a ROUTER at a TCP port, one at ``directory.ctl``, and what it knows from elsewhere.
 
 A state that is announced first hand is passed on as it is, to everybody: to our own processes at once, to other nodes
-as ``burst`` says. What was learnt from other directories or from Redis is passed on to this node's own processes only
-(zmq-patterns-usage: "DS state caching on local brokers"), so directories never echo each other.
+as ``ChangesForOthers`` says. What was learnt from other directories or from Redis is passed on to this node's own
+processes only (zmq-patterns-usage: "DS state caching on local brokers"), so directories never echo each other.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import zmq
 from broker.oslo import frames
 from broker.oslo.directory import wire
 from broker.oslo.directory.admission import Admission, Announcers, LocalAdmission
-from broker.oslo.directory.burst import ChangesForOthers
+from broker.oslo.directory.link import DirectoryLink
 from broker.oslo.directory.redis_share import RedisShare
 from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
 from broker.oslo.directory.replica import HERE, Replica
 from broker.oslo.directory.subscribers import SENT_MSGS, DirectorySubscribers
-from broker.oslo.directory.uplinks import Uplinks
 from broker.oslo.directory.wire import (
     TO_DIRECTORY,
     DirectoryKind,
@@ -37,10 +36,11 @@ from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.binding import TcpPort, bind_local, guard, remove_socket, resolved
 from broker.oslo.reactor.loop import Reactor, Timer
-from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
-from broker.oslo.records import State, to_json
+from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory, tune_local, tune_tcp
+from broker.oslo.records import Place, State, to_json
 from broker.rates import Throttle
 from broker.transport import curve
+from broker.transport.curve import Certificate
 
 log = logging.getLogger("headgate.oslo")
 
@@ -51,6 +51,180 @@ TICKS: Final = 4
 QUIET_S: Final = 10.0
 """Between two lines in the log about the same kind of refusal."""
 STOP_MS: Final = 200
+
+
+FREE_RECORDS: Final = 8
+"""Behind a message with no more than these nothing is gathered."""
+RECORD_S: Final = 0.02
+"""Gathering behind a message, for each record beyond."""
+LAST_S: Final = 1.0
+"""The longest that a change of a node is kept back here: behind a message with 58 records."""
+
+
+class ChangesForOthers:
+    """Changes of a node that has many listeners, gathered for other nodes.
+
+    Each state is told as a whole, and everybody in the cloud reads it. A thousand listeners that open on twenty nodes,
+    one after another on each, would be 3,000 states of ever more records at each of the twenty. So a change leaves at
+    once after a quiet time, and from a node with few listeners always. What comes behind a large state is gathered, the
+    longer the larger that was, and states of several pipelines travel together. How much there is elsewhere does not
+    count: when all nodes begin at the same time, none knows it yet. Processes of this node do not wait: they are told
+    each change.
+
+    Args:
+        reactor: whose thread and clock.
+        tell: takes the newest state of each place that changed.
+    """
+
+    def __init__(self, reactor: Reactor, tell: Callable[[tuple[State, ...]], None]) -> None:
+        self._reactor = reactor
+        self._tell = tell
+        self._due: dict[Place, State] = {}
+        self._not_before = 0.0
+        self._timer: Timer | None = None
+
+    def put(self, state: State) -> None:
+        """It is in force now, instead of the one before."""
+        self._due[state.place] = state
+        wait_s = self._not_before - self._reactor.now()
+        if wait_s <= 0:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._reactor.call_later(wait_s, self.flush)
+
+    def drop(self, place: Place) -> None:
+        """Nothing is in force there any more."""
+        self._due.pop(place, None)
+
+    def flush(self) -> None:
+        """Tell what is due now. Harmless twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due:
+            states = tuple(self._due.values())
+            self._due.clear()
+            many = sum(len(state.records) for state in states) - FREE_RECORDS
+            self._not_before = self._reactor.now() + min(max(many, 0) * RECORD_S, LAST_S)
+            self._tell(states)
+
+
+LEAVE_MS: Final = 200
+"""LEAVE has so long to reach the other directories."""
+
+
+TRY_S: float = 3.0
+"""So long a directory has to answer before other keys are tried: read where it is used, tests change it."""
+
+
+class Uplinks:
+    """Links to all of ``config.directories``: written to all, read from all.
+
+    Only states that this node's own pipelines announced are told, and the replica believes nobody else about this node,
+    so nothing goes round in a circle.
+
+    When keys change (``renew``), a link that is alive goes on as it is: its connection does not end by that. One that
+    is not tries the new keys and the former ones in turn, since the directories get theirs at different times.
+
+    Args:
+        reactor: whose thread; open.
+        config: of this node.
+        replica: what they feed.
+        incarnation: of this directory: a link that leads back to it is closed.
+        certificate: of this node; None plaintext.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        config: NodeConfig,
+        replica: Replica,
+        incarnation: int,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self.kind = "uplinks"
+        self._reactor = reactor
+        self._replica = replica
+        self._config = config
+        self._node = config.node
+        self._incarnation = incarnation
+        self._curves = [curve_to_directory(certificate, config.directory_key)]
+        self._tried_s = reactor.now()
+        self.links = [self._link(endpoint) for endpoint in dict.fromkeys(config.directories)]
+
+    def _link(self, endpoint: str) -> DirectoryLink:
+        return DirectoryLink(
+            self._reactor,
+            endpoint,
+            self._replica,
+            tuning=Tuning(KeepAlive(*self._config.keepalive), curve=self._curves[0]),
+            known=self._other,
+            pulse_s=self._config.beat_s,
+        )
+
+    def renew(self, config: NodeConfig, certificate: Certificate | None) -> None:
+        """Connect with the keys of ``config`` and ``certificate`` from now on, where a connection has to be made."""
+        curve = curve_to_directory(certificate, config.directory_key)
+        if curve != self._curves[0]:
+            self._curves = [curve, self._curves[0]]
+
+    def tick(self) -> None:
+        """Try other keys where a directory does not answer; about once a second."""
+        if len(self._curves) == 1 or self._reactor.now() - self._tried_s < TRY_S:
+            return
+        away = [index for index, link in enumerate(self.links) if not (link.alive or link.closed)]
+        if not away:
+            return
+        self._tried_s = self._reactor.now()
+        for index in away:
+            former = self.links[index]
+            former.close()
+            link = self.links[index] = self._link(former.endpoint)
+            for state in former.announced():
+                link.announce(state)
+        self._curves.reverse()
+
+    @property
+    def heard_all(self) -> bool:
+        """True when each directory has told all it knows, or is ourselves."""
+        return all(link.closed or self._replica.told_all(link.endpoint) for link in self.links)
+
+    def announce(self, state: State) -> None:
+        """One of our own pipelines announced ``state``."""
+        for link in self.links:
+            link.announce(state)
+
+    def withdraw(self, place: Place) -> None:
+        """One of our own pipelines has ended."""
+        for link in self.links:
+            link.withdraw(place)
+
+    def away(self, place: Place) -> None:
+        """One of our own pipelines is started again in a moment."""
+        for link in self.links:
+            link.away(place)
+
+    def status(self) -> list[dict[str, Any]]:
+        """For status."""
+        return [link.status() for link in self.links]
+
+    def close(self) -> None:
+        """End all links; states stay announced until their leases end."""
+        for link in self.links:
+            link.close(LEAVE_MS)
+
+    def _other(self, welcome: Welcome) -> bool:
+        if welcome.node != self._node:
+            return True
+        if welcome.incarnation != self._incarnation:
+            self._reactor.say(
+                logging.WARNING,
+                "directory: another node is called %s, too; what it offers is not seen here",
+                (self._node,),
+            )
+            return True
+        self._reactor.say(logging.INFO, "directory: one of its directories is this node itself", ())
+        return False
 
 
 class DirectoryServer:

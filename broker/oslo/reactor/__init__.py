@@ -8,10 +8,11 @@
     bundle      the frames of a message in one, for DEALERs (pure)
     socket      Socket: one ZeroMQ socket on a reactor, its bounded outbox, its counts
     router      RouterSocket: a ROUTER with an outbox for each peer
-    monitor     what happens to the connections of one socket; whose key nobody knows is said once
+    link        Link: a socket that connects, by name or file, with CURVE or without; up and down
+    monitor     what happens to the connections of one socket
     binding     sockets that listen: modes of files, who may enter, ports in use, new keys at the same port
     zap         how libzmq asks who may connect (ZeroMQ RFC 27/ZAP); who was not let in: told once a minute, counted
-    naming      sockets that connect: names of hosts are looked up beside the loop, in real threads
+    naming      names of hosts are looked up beside the loop, in real threads
     counters    what is counted, and log lines about it, not one for each
     tuning      the options of the wing's sockets, with reasons
 """

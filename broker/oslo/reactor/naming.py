@@ -13,22 +13,18 @@ from __future__ import annotations
 
 import _queue
 import _socket
-import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Final
-
-import zmq
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.backoff import Backoff
-from broker.endpoints import Endpoint, hosts_of, numeric, parse
+from broker.endpoints import hosts_of
 from broker.oslo.reactor import natives
 from broker.oslo.reactor.loop import Reactor, Timer
-from broker.oslo.reactor.monitor import HandshakeMonitor
-from broker.oslo.reactor.socket import Socket
 from broker.rates import Throttle
 
-__all__ = ["Connection", "connect", "look_up", "names_of"]
+if TYPE_CHECKING:
+    from broker.oslo.reactor.link import Link
 
 THREADS_MAX: Final = 4
 """Names that are looked up at the same time: one that takes long must not keep all others."""
@@ -46,12 +42,6 @@ peer is probably just being started, and the longest later; doubled from the one
 LONG_S: Final = 60.0
 QUIET_S: Final = 5.0
 """Between two lines in the log, whatever name they are about: without a name server all fail at once."""
-LOST_FIRST_S: Final = 15.0
-"""A socket whose peer is away for so long has its name looked up again; longer than libzmq holds on to a dead
-connection with the default keep-alive, so that nothing is lost with it."""
-LOST_LAST_S: Final = 240.0
-REFUSED_S: float = 2.0
-"""A peer that refused our key is asked again after so long."""
 THREAD_NAME: Final = "headgate-oslo-names"
 
 Addresses = tuple[str, ...]
@@ -85,7 +75,7 @@ class _Host:
 
     Attributes:
         addresses: as last found; they stay in use while nobody can say anything newer.
-        waiting: connections that want to know.
+        waiting: links that want to know.
         asked: it waits for a thread, or one is at it.
     """
 
@@ -105,7 +95,7 @@ class _Host:
         self.fresh_until_s = 0.0
         self.backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S, spread=False)
         self.failing_since_s = 0.0
-        self.waiting: dict[Connection, None] = {}
+        self.waiting: dict[Link, None] = {}
         self.asked = self.said = False
         self.timer: Timer | None = None
 
@@ -126,17 +116,17 @@ class Names:
         self._pending = 0
         self._lines = Throttle(QUIET_S)
 
-    def find(self, host: str, connection: Connection) -> None:
-        """Tell ``connection`` the addresses of ``host``: now when they are fresh, else when they are found."""
+    def find(self, host: str, link: Link) -> None:
+        """Tell ``link`` the addresses of ``host``: now when they are fresh, else when they are found."""
         each = self._hosts.get(host)
         if each is None:
             if len(self._hosts) >= HOSTS_MAX:
                 self._forget()
             each = self._hosts[host] = _Host()
         if each.addresses and self._reactor.now() < each.fresh_until_s:
-            connection.found(each.addresses)
+            link.found(each.addresses)
             return
-        each.waiting[connection] = None
+        each.waiting[link] = None
         if not each.asked and each.timer is None:
             self._ask(host, each)
 
@@ -223,8 +213,8 @@ class Names:
             self._later(host, each)
             return
         waiting, each.waiting = each.waiting, {}
-        for connection in waiting:
-            self._reactor.call_soon(connection.found, each.addresses)
+        for link in waiting:
+            self._reactor.call_soon(link.found, each.addresses)
 
     def _say(self, level: int, text: str, *values: object) -> bool:
         """False: something was said just now; whoever needs it will try again."""
@@ -250,174 +240,3 @@ def _end(reactor: Reactor) -> None:
     names = _names.pop(reactor, None)
     if names is not None:
         names.close()
-
-
-class Connection:
-    """Where a socket is connected to, made by ``connect``.
-
-    Attributes:
-        at: the endpoint in numbers, as libzmq has it; "" while the name is looked up.
-        named: the endpoint has a name that may change its address.
-        watched: ``look`` has something to do.
-        unknown_key: our CURVE key, while the peer refuses it; "" it does not, as far as we know.
-    """
-
-    __slots__ = (
-        "_backoff",
-        "_due_s",
-        "_handshake",
-        "_key",
-        "_lost",
-        "_mark",
-        "_reactor",
-        "_socket",
-        "_turn",
-        "_where",
-        "at",
-        "named",
-        "unknown_key",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        reactor: Reactor,
-        socket: Socket,
-        where: Endpoint,
-        key: str = "",
-        lost: Callable[[], None] | None = None,
-    ) -> None:
-        self.at = ""
-        self.named = where.scheme == "tcp" and numeric(where.host) is None
-        self.unknown_key = ""
-        self._key = key if where.scheme == "tcp" else ""
-        self._handshake: HandshakeMonitor | None = None
-        self._lost = lost
-        self._reactor = reactor
-        self._socket = socket
-        self._where = where
-        self._backoff = Backoff(LOST_FIRST_S, LOST_LAST_S, spread=False)
-        self._due_s = reactor.now() + self._backoff.after()
-        self._mark = socket.sent + socket.received
-        self._turn = False
-
-    @property
-    def closed(self) -> bool:
-        """Nobody wants it any more."""
-        return self._socket.closed
-
-    @property
-    def watched(self) -> bool:
-        """See the class."""
-        return self.named or bool(self._key)
-
-    def open(self) -> None:
-        """Connect, or have the name looked up first."""
-        if self.named:
-            names_of(self._reactor).find(self._where.host, self)
-        else:
-            self._go(self._where)
-
-    def look(self, lost: bool) -> None:
-        """To be called from time to time; ``lost``: the peer is away. Then its name is looked up again, more and more
-        rarely; when it has other addresses, or this one led nowhere since the last look, another one is tried. With
-        CURVE the connection is made anew: a peer that refused our key in the meantime may have learnt it.
-        """
-        if not self.watched or self.closed:
-            return
-        moved = self._socket.sent + self._socket.received
-        now = self._reactor.now()
-        if not lost:
-            self._backoff.reset()
-        elif now < self._due_s:
-            return
-        else:
-            self._turn = moved == self._mark
-            if self._key:
-                self._again()
-            if self.named:
-                names_of(self._reactor).find(self._where.host, self)
-        self._mark = moved
-        self._due_s = now + self._backoff.after()
-
-    def found(self, addresses: Addresses) -> None:
-        """The name has these addresses."""
-        if self.closed:
-            return
-        ways = [self._where._replace(host=address) for address in addresses]
-        texts = [way.text for way in ways]
-        turn, self._turn = self._turn, False
-        if self.at in texts and not turn:
-            return
-        way = ways[(texts.index(self.at) + 1) % len(ways)] if self.at in texts else ways[0]
-        if way.text == self.at:
-            return
-        self._reactor.check_after_turn(self._socket)
-        try:
-            if self.at:
-                self._socket.sock.disconnect(self.at)
-            self._go(way)
-        except zmq.ZMQError as error:
-            self._reactor.say(
-                logging.ERROR, "%s: cannot connect to %s: %s", (self._where.text, way.text, error)
-            )
-
-    def _go(self, way: Endpoint) -> None:
-        sock = self._socket.sock
-        if way.scheme == "tcp":
-            sock.set(zmq.IPV6, int(":" in way.host))
-        if self._key and (self._handshake is None or self._handshake.closed):
-            self._handshake = HandshakeMonitor(self._reactor, sock, self._shown, self._lost)
-            self._socket.ended = self._handshake.close
-        self._reactor.check_after_turn(self._socket)
-        sock.connect(way.text)
-        self.at = way.text
-
-    def _shown(self, taken: bool) -> None:
-        """Our key was. A peer that does not take it is told to the log, once, and asked again until it does."""
-        if taken or self.closed:
-            self.unknown_key = ""
-            return
-        if not self.unknown_key:
-            text = (
-                "%s: the node there does not let our CURVE key %s in; list it in [[oslo.keys]] of its proxy, or use a"
-                " certificate that is listed (zmq_curve_cert of a service, oslo.curve_cert of a proxy)"
-            )
-            self._reactor.say(logging.WARNING, text, (self._where.text, self._key))
-        self.unknown_key = self._key
-        self._reactor.call_later(REFUSED_S, self._again)
-
-    def _again(self) -> None:
-        """Make the same connection anew."""
-        if self.closed or not self.at:
-            return
-        self._reactor.check_after_turn(self._socket)
-        with contextlib.suppress(zmq.ZMQError):  # libzmq has given it up itself
-            self._socket.sock.disconnect(self.at)
-        self._go(parse(self.at, "tcp", "ipc"))
-
-
-def connect(
-    reactor: Reactor,
-    socket: Socket,
-    endpoint: str,
-    key: str = "",
-    lost: Callable[[], None] | None = None,
-) -> Connection:
-    """Connect ``socket`` to ``endpoint``: at once when that is a file or a number, else when the name is
-    resolved, unless it is closed by then.
-
-    Args:
-        reactor: whose.
-        socket: not yet connected.
-        endpoint: ``tcp://HOST:PORT`` or ``ipc://PATH``.
-        key: our CURVE public key, where the socket has one.
-        lost: called each time that a connection with ``key`` has ended. Those without leave the socket's one monitor to
-            others (``monitor``).
-
-    Raises:
-        ConfigError: another form of ``endpoint``.
-        zmq.ZMQError: libzmq does not take it.
-    """
-    connection = Connection(reactor, socket, parse(endpoint, "tcp", "ipc"), key, lost)
-    connection.open()
-    return connection

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import broker.oslo
-from broker.oslo.client import repeats, replies
+from broker.oslo.client import delivery, resend
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from tests.bench.targets import TARGETS, Row
 from tests.live.oslo import OLDER
@@ -19,13 +19,13 @@ from tests.tables import for_each
 ROOT = Path(__file__).resolve().parents[3]
 WING = ROOT / "broker" / "oslo"
 GUIDE = ROOT / "deploy" / "oslo" / "README.md"
-SENT_AGAIN = f"the latest {repeats.SENT_MSGS:_} messages"
-SENT_MIB = f"{repeats.SENT_BYTES >> 20} MiB"
+SENT_AGAIN = f"the latest {resend.SENT_MSGS:_} messages"
+SENT_MIB = f"{resend.SENT_BYTES >> 20} MiB"
 BOUNDS = {
     "broker/oslo/README.md": (
-        f"a window of {repeats.WINDOW:_} before it",
-        f"{SENT_AGAIN} of a pipeline, {SENT_MIB}, {repeats.SENT_S:.0f} s",
-        f"the latest {replies.ANSWERS_MAX:_} answers of a server process, {replies.ANSWERS_BYTES >> 20} MiB",
+        f"a window of {resend.WINDOW:_} before it",
+        f"{SENT_AGAIN} of a pipeline, {SENT_MIB}, {resend.SENT_S:.0f} s",
+        f"the latest {delivery.ANSWERS_MAX:_} answers of a server process, {delivery.ANSWERS_BYTES >> 20} MiB",
     ),
     "docs/guides/oslo.md": (f"{SENT_AGAIN} and {SENT_MIB}",),
     "deploy/oslo/README.md": (f"{SENT_AGAIN} and {SENT_MIB}",),

@@ -43,7 +43,7 @@ def test_who_was_stopped_waits_for_heartbeats_anew_and_for_nothing_else():
     for one in (monitored, unheard, plain):
         one.beaten(0.0)
         calls.add(one)
-    unheard.unheard()
+    unheard.mark_repeated()
     calls.forgive(0.0, 1.0)
     assert [one.end_s for one in (monitored, unheard, plain)] == [2.0, 9.0, 9.0]
     calls.forgive(3.0, 5.0)

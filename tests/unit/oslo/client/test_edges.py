@@ -74,7 +74,7 @@ def test_what_breaks_at_the_start_of_a_call_is_told_to_its_caller(serving, open_
     call = PendingCall(
         **{"address": WHERE, "body": b"", "id": new_id(), "done": answers.append} | BROKEN[broken]
     )
-    core.reactor.call_threadsafe(client.sender.start, call)
+    core.reactor.call_threadsafe(client.calls.start, call)
     until(lambda: answers, "an answer")
     assert isinstance(answers[0], Undelivered)
     assert ": not sent, since " in str(answers[0])

@@ -3,8 +3,15 @@
 import pytest
 
 from broker.oslo.client.delivery import Delivery
-from broker.oslo.client.inbox import ClientInbox
-from broker.oslo.client.inbox_credit import CALLS, CREDIT, CREDIT_BYTES, CREDIT_PARTS, SMALL, InboxCredit
+from broker.oslo.client.inbox import (
+    CALLS,
+    CREDIT,
+    CREDIT_BYTES,
+    CREDIT_PARTS,
+    SMALL,
+    ClientInbox,
+    InboxCredit,
+)
 from broker.oslo.contract import Address
 from broker.oslo.frames import Flag, Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline, Reason

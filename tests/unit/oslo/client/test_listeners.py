@@ -7,7 +7,7 @@ import pytest
 
 from broker.identity import Role
 from broker.oslo.client import inbox as inbox_file
-from broker.oslo.client import inbox_credit
+from broker.oslo.client import inbox as inboxes
 from broker.oslo.contract import Address, Refused
 from broker.oslo.frames import Kind
 from broker.oslo.node import Rule
@@ -198,14 +198,14 @@ def test_the_proxy_is_told_of_what_was_taken(node, open_session):
     """Little of it at the next look: who is silent looks frozen from there, and nobody waits for what is frozen."""
     inbox = open_session(inbox_msgs=2000).listen(SERVER)
     client = node.client("cast")
-    for _ in range(inbox_credit.CREDIT + 1):
+    for _ in range(inboxes.CREDIT + 1):
         client.cast("t")
 
     def member():
         return node.status("cast")["members"][0]
 
     until(lambda: member()["waiting"] == 1, "credit that is used up")
-    assert member()["unconfirmed"] == inbox_credit.CREDIT
+    assert member()["unconfirmed"] == inboxes.CREDIT
     assert inbox.get(PATIENCE_S) is not None
     until(lambda: member()["waiting"] == 0, "the word of it")
 

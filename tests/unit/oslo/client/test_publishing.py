@@ -6,8 +6,8 @@ import time
 import pytest
 import zmq
 
-from broker.oslo.client import node_link
-from broker.oslo.client.node_link import NOTIFY_DOWN_S
+from broker.oslo.client import links
+from broker.oslo.client.links import NOTIFY_DOWN_S
 from broker.oslo.contract import Address, Settings
 from broker.oslo.frames import Flag, Kind, decode, fanout_filter, notify_filter
 from broker.oslo.proxy.back_pressure import PAUSE_MAX_S
@@ -218,7 +218,7 @@ def test_a_pool_has_another_listener_where_one_node_is_away(hear, open_session):
 def test_a_proxy_that_lets_senders_wait_is_not_taken_for_one_that_is_down(hear, open_session, monkeypatch):
     """It reads nothing for seconds where a listener is slow; what would be dropped meanwhile has nowhere else to go."""
     assert NOTIFY_DOWN_S > PAUSE_MAX_S
-    monkeypatch.setattr(node_link, "DOWN_S", 0.1)
+    monkeypatch.setattr(links, "DOWN_S", 0.1)
     node = hear("n1", "notify", Record("x", "n.info", "", "a1", None), room=1)
     node.sock.subscribe(notify_filter("x", "n.info"))
     port = open_session(outbox_msgs=4)

@@ -3,8 +3,9 @@
 import random
 
 from broker.identity import Credentials
+from broker.oslo.client.delivery import ANSWERS_BYTES, ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, ReplyCache
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
-from broker.oslo.client.repeats import (
+from broker.oslo.client.resend import (
     SENDERS_MAX,
     SENT_BYTES,
     SENT_MSGS,
@@ -12,9 +13,9 @@ from broker.oslo.client.repeats import (
     WINDOW,
     Deduplicator,
     MessageIds,
+    Parcel,
     ResendBuffer,
 )
-from broker.oslo.client.replies import ANSWERS_BYTES, ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, ReplyCache
 from broker.oslo.frames import Flag, Kind, decode, encode, not_repeated, repeated, stamped
 from broker.oslo.names import Reason
 
@@ -25,9 +26,10 @@ def head(number, who=ALICE):
     return stamped(encode(Kind.CALL, "x", "t", id=number), who)
 
 
-class Message:
-    def __init__(self, size=1):
-        self.size = size
+def parcel(link, size=1):
+    made = Parcel(size)
+    made.link = link
+    return made
 
 
 def test_the_flag_and_nothing_else():
@@ -107,30 +109,30 @@ def test_less_is_kept_than_a_listener_tells_apart():
     assert SENT_MSGS < WINDOW
     sent, link = ResendBuffer(), object()
     for _ in range(3 * SENT_MSGS):
-        sent.add(link, Message(), 0.0)
+        sent.add(parcel(link), 0.0)
     assert len(sent) == SENT_MSGS
 
 
 def test_what_is_kept_is_bounded_in_bytes_and_time():
     sent, link = ResendBuffer(), object()
     for _ in range(5):
-        sent.add(link, Message(SENT_BYTES // 2), 0.0)
+        sent.add(parcel(link, SENT_BYTES // 2), 0.0)
     assert (len(sent), sent.bytes) == (2, 2 * (SENT_BYTES // 2))
-    sent.add(link, Message(2 * SENT_BYTES), 0.0)
+    sent.add(parcel(link, 2 * SENT_BYTES), 0.0)
     assert len(sent) == 1, "the last one, however large"
-    late = Message()
-    sent.add(link, late, SENT_S + 1)
+    late = parcel(link)
+    sent.add(late, SENT_S + 1)
     assert sent.take(link, SENT_S + 1) == [late]
     assert (len(sent), sent.bytes) == (0, 0)
-    sent.add(link, Message(), 0.0)
+    sent.add(parcel(link), 0.0)
     assert sent.take(link, SENT_S + 1) == [], "too old to be wanted"
 
 
 def test_each_connection_has_its_own():
     sent, one, two = ResendBuffer(), object(), object()
-    messages = [Message() for _ in range(6)]
-    for number, message in enumerate(messages):
-        sent.add((one, two)[number % 2], message, 0.0)
+    messages = [parcel((one, two)[number % 2]) for number in range(6)]
+    for message in messages:
+        sent.add(message, 0.0)
     assert sent.take(one, 1.0) == messages[::2]
     assert sent.take(one, 1.0) == []
     assert sent.take(two, 1.0) == messages[1::2]

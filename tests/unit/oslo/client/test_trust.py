@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.oslo.client.folder import TrustedFolder
+from broker.oslo.client.links import TrustedFolder
 from broker.oslo.contract import Address, CallTimeout, Refused
 from broker.oslo.directory import link
 from broker.oslo.names import Reason
@@ -45,7 +45,7 @@ def test_where_there_are_directories_the_folder_is_left_alone(
 
 def test_a_folder_that_is_not_there_yet_is_waited_for(rundir):
     """Below one where everybody may make it, libzmq must not take what comes."""
-    folder = TrustedFolder(None, str(rundir / "later"), lambda *_: None)
+    folder = TrustedFolder(str(rundir / "later"), lambda *_: None)
     assert folder.usable()
     rundir.chmod(0o1777)
     assert not folder.usable()

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from broker.oslo.client.submit_queue import SubmitQueue
+from broker.oslo.client.client import SubmitQueue
 from broker.oslo.client.waiting import NativeWaiter, new_waiter
 from tests.live.oslo_raw import PATIENCE_S, until
 

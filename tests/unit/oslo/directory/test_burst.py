@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.oslo.directory.burst import FREE_RECORDS, LAST_S, RECORD_S, ChangesForOthers
+from broker.oslo.directory.server import FREE_RECORDS, LAST_S, RECORD_S, ChangesForOthers
 from broker.oslo.directory.wire import DirectoryKind, Hello
 from tests.unit.oslo.directory.clouds import Raw, announcer_of, config, open_room, rpc, state, turn_until
 

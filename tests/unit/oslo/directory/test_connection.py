@@ -123,8 +123,8 @@ def test_a_link_to_nowhere_waits_without_hurry(reactor, closing):
     closing.append(link)
     turn_for(reactor, 0.6)
     assert not link.alive
-    assert link._socket.refused <= 6
-    assert link._socket.waiting == 0
+    assert link.refused <= 6
+    assert link.waiting == 0
 
 
 def test_who_was_stopped_listens_first_and_who_always_is_finds_a_directory_silent_too(

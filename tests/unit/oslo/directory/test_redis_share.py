@@ -11,8 +11,15 @@ import pytest
 from broker.errors import ConfigError
 from broker.oslo.directory.announcer import Announcer
 from broker.oslo.directory.link import Reader
-from broker.oslo.directory.redis_host import RedisHost
-from broker.oslo.directory.redis_keys import CHANNEL, PLACES, lease_key, read_age, read_place, state_key
+from broker.oslo.directory.redis_host import (
+    CHANNEL,
+    PLACES,
+    RedisHost,
+    lease_key,
+    read_age,
+    read_place,
+    state_key,
+)
 from broker.oslo.directory.redis_share import RedisShare, opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer

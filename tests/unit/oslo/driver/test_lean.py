@@ -65,8 +65,8 @@ OURS = {
     "broker.endpoints", "broker.z85", "broker.transport", "broker.transport.curve",
     "broker.oslo", "broker.oslo.bodies", "broker.oslo.contract", "broker.oslo.frames", "broker.oslo.names",
     "broker.oslo.node", "broker.oslo.records",
-    "broker.oslo.directory", "broker.oslo.directory.connection", "broker.oslo.directory.link",
-    "broker.oslo.directory.replica", "broker.oslo.directory.topic_index", "broker.oslo.directory.wire",
+    "broker.oslo.directory", "broker.oslo.directory.link", "broker.oslo.directory.replica",
+    "broker.oslo.directory.wire",
 }  # fmt: skip
 """All that is loaded besides the rooms driver, client and reactor."""
 OSLOS = {"cython_runtime", "eventlet", "futurist", "oslo_messaging", "oslo_utils"}

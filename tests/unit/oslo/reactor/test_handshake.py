@@ -7,9 +7,9 @@ import zmq
 
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.reactor import Socket, naming
+from broker.oslo.reactor import link as links
 from broker.oslo.reactor.binding import TcpPort, guard, resolved
-from broker.oslo.reactor.naming import connect
+from broker.oslo.reactor.link import Link
 from broker.oslo.reactor.tuning import Tuning, tune_tcp
 from broker.transport import curve
 from tests.unit.oslo.reactor.turns import by_hand
@@ -19,7 +19,7 @@ NODE, OURS = curve.generate(), curve.generate()
 
 @pytest.fixture
 def hand(monkeypatch):
-    monkeypatch.setattr(naming, "REFUSED_S", 0.05)
+    monkeypatch.setattr(links, "REFUSED_S", 0.05)
     with by_hand() as it:
         yield it
 
@@ -41,11 +41,8 @@ def port_of(hand, kind=zmq.ROUTER):
 
 
 def dial(hand, at, kind=zmq.DEALER):
-    """The socket and its connection."""
-    sock = hand.sock(kind)
-    tune_tcp(sock, Tuning(curve=curve.CurveClient(OURS, NODE.public_key)))
-    socket = Socket(hand.reactor, sock)
-    return socket, connect(hand.reactor, socket, at, OURS.public_key)
+    tuning = Tuning(curve=curve.CurveClient(OURS, NODE.public_key))
+    return Link(hand.reactor, kind, at, tuning=tuning)
 
 
 def warnings(hand):
@@ -57,9 +54,9 @@ def warnings(hand):
 )
 def test_a_key_that_is_refused_is_told_once_and_tried_until_it_is_listed(hand, kind, theirs):
     acl, at = port_of(hand, theirs)
-    socket, connection = dial(hand, at, kind)
+    link = dial(hand, at, kind)
     hand.until(lambda: acl.denied >= 3)
-    assert connection.unknown_key == OURS.public_key
+    assert link.unknown_key == OURS.public_key
     (said,) = warnings(hand)
     assert said.startswith(f"{at}: the node there does not let our CURVE key {OURS.public_key} in; ")
     assert "[[oslo.keys]]" in said
@@ -67,25 +64,26 @@ def test_a_key_that_is_refused_is_told_once_and_tried_until_it_is_listed(hand, k
     acl._keys[OURS.public_key] = AccessControl(
         NodeConfig("/nowhere", keys=(KeyEntry(OURS.public_key),))
     )._keys[OURS.public_key]
-    hand.until(lambda: not connection.unknown_key)
-    socket.close()
+    hand.until(lambda: not link.unknown_key)
+    link.close()
 
 
-def test_a_key_that_is_taken_leaves_no_monitor_behind(hand):
+def test_a_key_that_is_taken_is_not_told(hand):
     acl, at = port_of(hand)
     acl.let_in(OURS.public_key)
-    socket, connection = dial(hand, at)
-    hand.until(lambda: connection._handshake.closed)
-    assert not connection.unknown_key
+    link = dial(hand, at)
+    link.send([b"x"])
+    hand.until(lambda: link.sent)
+    assert not link.unknown_key
     assert not warnings(hand)
-    socket.close()
+    link.close()
 
 
 def test_a_socket_that_is_closed_before_its_handshake_takes_its_monitor_along(hand):
     _acl, at = port_of(hand)
-    socket, connection = dial(hand, at)
-    socket.close()
-    assert connection._handshake.closed
+    link = dial(hand, at)
+    link.close()
+    assert link._monitor.closed
     for _ in range(5):
         hand.turn()
 
@@ -94,12 +92,13 @@ def test_a_peer_that_is_lost_after_a_handshake_is_dialled_anew(hand):
     """It may have forgotten our key: libzmq would not connect to it again by itself."""
     acl, at = port_of(hand)
     acl.let_in(OURS.public_key)
-    socket, connection = dial(hand, at)
-    hand.until(lambda: connection._handshake.closed)
+    link = dial(hand, at)
+    link.send([b"x"])
+    hand.until(lambda: link.sent)
     del acl._keys[OURS.public_key]
     before = acl.denied
-    connection._due_s = 0.0
-    connection.look(lost=True)
+    link._due_s = 0.0
+    link.check_peer(away=True)
     hand.until(lambda: acl.denied > before)
-    hand.until(lambda: connection.unknown_key)
-    socket.close()
+    hand.until(lambda: link.unknown_key)
+    link.close()

@@ -10,8 +10,9 @@ import pytest
 import zmq
 
 from broker.errors import ConfigError
-from broker.oslo.reactor import Reactor, Socket, naming
-from broker.oslo.reactor.naming import connect, look_up, names_of
+from broker.oslo.reactor import Reactor, naming
+from broker.oslo.reactor.link import AWAY_FIRST_S, AWAY_LAST_S, Link
+from broker.oslo.reactor.naming import look_up, names_of
 from tests.live.oslo_wire import tell
 from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, received
 
@@ -76,10 +77,9 @@ def listening(hand, host="127.0.0.1"):
     return sock, sock.bind_to_random_port(f"tcp://{text}")
 
 
-def dealer(hand):
-    got = []
-    socket = Socket(hand.reactor, hand.sock(zmq.DEALER, IMMEDIATE=1, RECONNECT_IVL=20), received(got))
-    return socket, got
+def dial(hand, where, got=None):
+    """A link to ``where``; what comes is put into ``got``."""
+    return Link(hand.reactor, zmq.DEALER, where, received([] if got is None else got))
 
 
 def echoed(hand, peer):
@@ -104,21 +104,20 @@ def test_numbers_and_files_are_connected_at_once_and_need_no_thread(hand, resolv
             peer, port = listening(hand, host)
         except zmq.ZMQError:
             pytest.skip("optional: this machine has no IPv6")
-        socket, got = dealer(hand)
+        got = []
         where = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-        connection = connect(hand.reactor, socket, where)
-        assert connection.at == where
-        assert not connection.named
-        socket.send([b"x"])
+        link = dial(hand, where, got)
+        assert link.at == where
+        assert not link.movable
+        link.send([b"x"])
         echoed(hand, peer)
         hand.until(lambda got=got: got == [[b"x"]])
-        connection.look(True)
-        socket.close()
+        link.check_peer(True)
+        link.close()
     peer = hand.peer(zmq.ROUTER)
     peer.bind(f"ipc://{rundir}/s")
-    socket, got = dealer(hand)
-    connect(hand.reactor, socket, f"ipc://{rundir}/s")
-    socket.send([b"x"])
+    got = []
+    dial(hand, f"ipc://{rundir}/s", got).send([b"x"])
     echoed(hand, peer)
     hand.until(lambda: got)
     assert resolver.asked == []
@@ -126,42 +125,41 @@ def test_numbers_and_files_are_connected_at_once_and_need_no_thread(hand, resolv
 
 
 def test_a_name_keeps_nobody_but_its_own_socket(hand, resolver):
-    slow, slow_got = dealer(hand)
-    connection = connect(hand.reactor, slow, f"{NAME}:1")
+    slow_got = []
+    slow = dial(hand, f"{NAME}:1", slow_got)
     hand.until(lambda: resolver.asked == ["node7.example"])
     slow.send([b"kept until then"])
     peer, port = listening(hand)
-    other, got = dealer(hand)
-    connect(hand.reactor, other, f"tcp://127.0.0.1:{port}")
+    got = []
+    other = dial(hand, f"tcp://127.0.0.1:{port}", got)
     for n in range(50):  # the name server says nothing all the while
         other.send([b"%d" % n])
         echoed(hand, peer)
         hand.until(lambda n=n: len(got) == n + 1)
-    assert (connection.at, slow.waiting, slow_got) == ("", 1, [])
-    connection._where = connection._where._replace(port=port)
+    assert (slow.at, slow.waiting, slow_got) == ("", 1, [])
+    slow._where = slow._where._replace(port=port)
     resolver.say("node7.example", ("127.0.0.1",))
-    hand.until(lambda: connection.at == f"tcp://127.0.0.1:{port}")
+    hand.until(lambda: slow.at == f"tcp://127.0.0.1:{port}")
     echoed(hand, peer)
     hand.until(lambda: slow_got == [[b"kept until then"]])
 
 
 def test_one_look_up_serves_all_and_is_kept_for_a_while(hand, resolver):
     resolver.say("node7.example", ("127.0.0.1",))
-    sockets = [dealer(hand)[0] for _ in range(5)]
-    ways = [connect(hand.reactor, socket, f"{NAME}:{port}") for port, socket in enumerate(sockets[:4], 9501)]
+    ways = [dial(hand, f"{NAME}:{port}") for port in range(9501, 9505)]
     hand.until(lambda: all(way.at for way in ways))
     assert [way.at for way in ways] == [f"tcp://127.0.0.1:{port}" for port in range(9501, 9505)]
-    assert connect(hand.reactor, sockets[4], f"{NAME}:9505").at == "tcp://127.0.0.1:9505"
+    assert dial(hand, f"{NAME}:9505").at == "tcp://127.0.0.1:9505"
     assert len(resolver.asked) == 1
     assert names_of(hand.reactor).status() == {"known": 1, "waited_for": 0, "looked_up": 1, "failed": 0}
 
 
 def test_a_name_that_hangs_does_not_keep_the_others(hand, resolver):
-    connect(hand.reactor, dealer(hand)[0], f"{NAME}:1")
+    dial(hand, f"{NAME}:1")
     hand.until(lambda: resolver.asked)
     for n in range(20):
         resolver.say(f"n{n}", ("127.0.0.2",))
-    ways = [connect(hand.reactor, dealer(hand)[0], f"tcp://n{n}:1") for n in range(20)]
+    ways = [dial(hand, f"tcp://n{n}:1") for n in range(20)]
     hand.until(lambda: all(way.at for way in ways))
     assert 2 <= len(threads()) <= naming.THREADS_MAX
 
@@ -169,8 +167,7 @@ def test_a_name_that_hangs_does_not_keep_the_others(hand, resolver):
 def test_failures_are_said_once_and_tried_again_until_the_socket_is_closed(hand, resolver, monkeypatch):
     monkeypatch.setattr(naming, "PAUSE_FIRST_S", 0.02)
     resolver.say("node7.example", OSError("no name server"))
-    socket, _got = dealer(hand)
-    way = connect(hand.reactor, socket, f"{NAME}:1")
+    way = dial(hand, f"{NAME}:1")
     hand.until(lambda: len(resolver.asked) >= 4)
     lines = [text for _level, text in hand.said]
     assert lines == [
@@ -178,10 +175,10 @@ def test_failures_are_said_once_and_tried_again_until_the_socket_is_closed(hand,
     ]
     resolver.say("node7.example", ("127.0.0.1",))
     hand.until(lambda: way.at)
-    given_up = [dealer(hand)[0] for _ in range(2)]
-    for number, each in enumerate(given_up):
+    given_up = []
+    for number in range(2):
         resolver.say(f"no{number}", UnicodeError("label too long"))
-        connect(hand.reactor, each, f"tcp://no{number}:1")
+        given_up.append(dial(hand, f"tcp://no{number}:1"))
     hand.until(lambda: resolver.asked.count("no0") > 1)
     for each in given_up:
         each.close()
@@ -191,7 +188,7 @@ def test_failures_are_said_once_and_tried_again_until_the_socket_is_closed(hand,
 
 def test_a_name_is_looked_up_every_second_at_first_and_then_more_rarely(hand, resolver):
     resolver.say("node7.example", OSError("no"))
-    connect(hand.reactor, dealer(hand)[0], f"{NAME}:1")
+    dial(hand, f"{NAME}:1")
     pauses = []
     for tries in range(1, 71):
         hand.until(lambda tries=tries: names_of(hand.reactor).counts["failed"] == tries)
@@ -206,26 +203,26 @@ def test_a_name_is_looked_up_every_second_at_first_and_then_more_rarely(hand, re
 def test_a_peer_that_is_away_is_looked_up_again_and_followed(hand, resolver):
     old, port = listening(hand)
     resolver.say("node7.example", ("127.0.0.1",))
-    socket, got = dealer(hand)
-    way = connect(hand.reactor, socket, f"{NAME}:{port}")
+    got = []
+    way = dial(hand, f"{NAME}:{port}", got)
     hand.until(lambda: way.at)
-    socket.send([b"1"])
+    way.send([b"1"])
     echoed(hand, old)
     hand.until(lambda: got)
     old.close()  # or libzmq might still give it something
     new = hand.peer(zmq.ROUTER)
     new.bind(f"tcp://127.0.0.2:{port}")
     resolver.say("node7.example", ("127.0.0.2",))
-    way.look(False)
-    hand.reactor.now.leapt += naming.LOST_FIRST_S - 1
-    way.look(True)
+    way.check_peer(False)
+    hand.reactor.now.leapt += AWAY_FIRST_S - 1
+    way.check_peer(True)
     assert len(resolver.asked) == 1  # it has not been away for long
     hand.reactor.now.leapt += 2
-    way.look(True)
+    way.check_peer(True)
     hand.until(lambda: way.at == f"tcp://127.0.0.2:{port}")
 
     def arrived():
-        socket.send(
+        way.send(
             [b"2"]
         )  # until libzmq has noticed the end of the old connection, it may give that one something
         return new.poll(0)
@@ -237,12 +234,12 @@ def test_a_peer_that_is_away_is_looked_up_again_and_followed(hand, resolver):
 
 def test_an_address_that_leads_nowhere_gives_way_to_the_next_one(hand, resolver):
     resolver.say("node7.example", ("127.0.0.1", "127.0.0.2", "127.0.0.3"))
-    way = connect(hand.reactor, dealer(hand)[0], f"{NAME}:1")
+    way = dial(hand, f"{NAME}:1")
     hand.until(lambda: way.at)
     seen = [way.at]
     for _ in range(3):
-        hand.reactor.now.leapt += naming.LOST_LAST_S
-        way.look(True)
+        hand.reactor.now.leapt += AWAY_LAST_S
+        way.check_peer(True)
         hand.until(lambda: way.at != seen[-1])
         seen.append(way.at)
     assert seen == [f"tcp://127.0.0.{n}:1" for n in (1, 2, 3, 1)]
@@ -250,11 +247,11 @@ def test_an_address_that_leads_nowhere_gives_way_to_the_next_one(hand, resolver)
 
 def test_known_addresses_stay_in_use_without_a_name_server(hand, resolver):
     resolver.say("node7.example", ("127.0.0.1",))
-    first = connect(hand.reactor, dealer(hand)[0], f"{NAME}:1")
+    first = dial(hand, f"{NAME}:1")
     hand.until(lambda: first.at)
     hand.reactor.now.leapt += naming.FRESH_S + 1
     resolver.say("node7.example", OSError("no name server"))
-    second = connect(hand.reactor, dealer(hand)[0], f"{NAME}:2")
+    second = dial(hand, f"{NAME}:2")
     hand.until(lambda: second.at == "tcp://127.0.0.1:2")
     assert len(resolver.asked) == 2
 
@@ -263,7 +260,7 @@ def test_names_that_nobody_waits_for_are_forgotten_when_there_are_many(hand, res
     monkeypatch.setattr(naming, "HOSTS_MAX", 3)
     for n in range(8):
         resolver.say(f"n{n}", ("127.0.0.1",))
-        way = connect(hand.reactor, dealer(hand)[0], f"tcp://n{n}:1")
+        way = dial(hand, f"tcp://n{n}:1")
         hand.until(lambda way=way: way.at)
     assert sum(names_of(hand.reactor).status()[what] for what in ("known", "waited_for")) <= 3
 
@@ -271,7 +268,7 @@ def test_names_that_nobody_waits_for_are_forgotten_when_there_are_many(hand, res
 def test_a_full_queue_makes_names_come_again(hand, resolver, monkeypatch):
     monkeypatch.setattr(naming, "QUEUE_MAX", 2)
     monkeypatch.setattr(naming, "PAUSE_FIRST_S", 0.02)
-    ways = [connect(hand.reactor, dealer(hand)[0], f"tcp://n{n}:1") for n in range(6)]
+    ways = [dial(hand, f"tcp://n{n}:1") for n in range(6)]
     hand.until(lambda: len(resolver.asked) == 2)
     for n in range(6):
         resolver.say(f"n{n}", ("127.0.0.1",))
@@ -281,14 +278,12 @@ def test_a_full_queue_makes_names_come_again(hand, resolver, monkeypatch):
 def test_closing_waits_for_no_resolver_and_forgets_what_comes_late(resolver):
     reactor = Reactor()
     reactor.open()
-    sock = reactor.context.socket(zmq.DEALER)
-    socket = Socket(reactor, sock)
-    connect(reactor, socket, f"{NAME}:1")
+    link = Link(reactor, zmq.DEALER, f"{NAME}:1")
     while not resolver.asked:
         reactor.call_later(0.01, lambda: None)
         reactor.turn()
     (thread,) = threads()
-    socket.close()
+    link.close()
     reactor.close()
     assert thread.is_alive()
     assert reactor not in naming._names
@@ -300,7 +295,8 @@ def test_closing_waits_for_no_resolver_and_forgets_what_comes_late(resolver):
 def test_the_end_of_the_process_and_a_fork_wait_for_no_resolver():
     script = """
         import os, threading, zmq
-        from broker.oslo.reactor import Socket, Reactor, naming
+        from broker.oslo.reactor import Reactor, naming
+        from broker.oslo.reactor.link import Link
         never = threading.Event()
         asked = threading.Event()
         def hang(host):
@@ -310,10 +306,9 @@ def test_the_end_of_the_process_and_a_fork_wait_for_no_resolver():
         def begin():
             reactor = Reactor()
             reactor.open()
-            socket = Socket(reactor, reactor.context.socket(zmq.DEALER))
-            naming.connect(reactor, socket, "tcp://node7.example:1")
+            link = Link(reactor, zmq.DEALER, "tcp://node7.example:1")
             assert asked.wait(10)
-            return reactor, socket
+            return reactor, link
         parents = begin()
         child = os.fork()
         asked.clear()
@@ -322,11 +317,11 @@ def test_the_end_of_the_process_and_a_fork_wait_for_no_resolver():
         else:
             naming.look_up = lambda host: ("127.0.0.1",)
             asked.set()
-            reactor, socket = begin()
-            while not reactor.turns or not socket.sock.get(zmq.LAST_ENDPOINT):
+            reactor, link = begin()
+            while not reactor.turns or not link.sock.get(zmq.LAST_ENDPOINT):
                 reactor.call_later(0.01, lambda: None)
                 reactor.turn()
-            socket.close()
+            link.close()
             reactor.close()
             os._exit(7)
         parents[1].close()
@@ -349,7 +344,8 @@ import eventlet
 eventlet.monkey_patch()
 import threading
 import zmq
-from broker.oslo.reactor import Socket, Reactor, naming, natives
+from broker.oslo.reactor import Reactor, naming, natives
+from broker.oslo.reactor.link import Link
 
 real, blocked = naming.look_up, []
 
@@ -365,15 +361,14 @@ reactor, made, beats = Reactor(), [], []
 
 def run():
     reactor.open()
-    socket = Socket(reactor, reactor.context.socket(zmq.DEALER))
-    way = naming.connect(reactor, socket, "tcp://localhost:1")
+    way = Link(reactor, zmq.DEALER, "tcp://localhost:1")
 
     def look():
         if not way.at:
             reactor.call_later(0.01, look)
             return
-        socket.close()
         made.append(way.at)
+        way.close()
         reactor.stop()
 
     look()
@@ -408,10 +403,9 @@ def test_names_are_looked_up_in_real_threads_under_eventlet():
 
 
 def test_what_is_no_endpoint_is_refused(hand):
-    socket, _got = dealer(hand)
     for wrong in ("tcp://nowhere", "udp://127.0.0.1:1", "tcp://h:99999"):
         with pytest.raises(ConfigError):
-            connect(hand.reactor, socket, wrong)
+            dial(hand, wrong)
 
 
 def test_the_system_is_asked_for_ipv4_first():

@@ -98,17 +98,41 @@ SENT_S: Final = 20.0
 """Longer than a dead connection takes to be noticed (``tuning.KeepAlive``)."""
 
 
-class Sized(Protocol):
-    """Something that was sent."""
+class Parcel:
+    """A message on its way to a node.
 
-    size: int
+    Attributes:
+        size: of its body, in bytes.
+        link: the link that it was handed to; None while it waits for a choice.
+        repeated: its connection ended after it was sent: that node may have it, so that nobody else may.
+        over: nobody wants it sent any more.
+    """
+
+    __slots__ = ("link", "over", "repeated", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.link: object = None
+        self.repeated = False
+        self.over = False
+
+    def mark_repeated(self) -> None:
+        """It is sent once more: whoever has it takes no notice."""
+        self.repeated = True
 
 
-Sent = TypeVar("Sent", bound=Sized)
+P = TypeVar("P", bound=Parcel)
 
 
-class ResendBuffer(Generic[Sent]):
-    """The latest messages that libzmq took of one pipeline, over all of its connections.
+class Resend(Protocol[P]):
+    """What of one pipeline may be lost with a connection."""
+
+    def take(self, link: object, now_s: float) -> list[P]:
+        """Forget what went over ``link``; returns what of it is to be sent again, oldest first."""
+
+
+class ResendBuffer(Generic[P]):
+    """The latest messages that libzmq took of a pipeline that has no answers, over all of its connections.
 
     Attributes:
         bytes: of all of them.
@@ -116,24 +140,24 @@ class ResendBuffer(Generic[Sent]):
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._sent: deque[tuple[float, object, Sent]] = deque()
+        self._sent: deque[tuple[float, P]] = deque()
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def add(self, link: object, message: Sent, now_s: float) -> None:
-        """``message`` went over ``link``; what is beyond the bounds is forgotten."""
+    def add(self, parcel: P, now_s: float) -> None:
+        """``parcel`` went over its link; what is beyond the bounds is forgotten."""
         sent = self._sent
-        sent.append((now_s, link, message))
-        self.bytes += message.size
+        sent.append((now_s, parcel))
+        self.bytes += parcel.size
         while len(sent) > 1 and (
             len(sent) > SENT_MSGS or self.bytes > SENT_BYTES or sent[0][0] < now_s - SENT_S
         ):
-            self.bytes -= sent.popleft()[2].size
+            self.bytes -= sent.popleft()[1].size
 
-    def take(self, link: object, now_s: float) -> list[Sent]:
-        """Forget what went over ``link``; returns what of it is young enough to be sent again, oldest first."""
-        taken = [message for sent_s, over, message in self._sent if over is link and sent_s >= now_s - SENT_S]
-        self._sent = deque(entry for entry in self._sent if entry[1] is not link)
-        self.bytes = sum(entry[2].size for entry in self._sent)
+    def take(self, link: object, now_s: float) -> list[P]:
+        """See ``Resend``; what is too old to be sent again is forgotten."""
+        taken = [parcel for sent_s, parcel in self._sent if parcel.link is link and sent_s >= now_s - SENT_S]
+        self._sent = deque(entry for entry in self._sent if entry[1].link is not link)
+        self.bytes = sum(parcel.size for _sent_s, parcel in self._sent)
         return taken

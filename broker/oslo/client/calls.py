@@ -1,0 +1,478 @@
+"""Calls, in the thread of the sockets: choose a server, send, choose again where nobody has it yet.
+
+A message is given to another server only when it is certain that none has it: libzmq did not take it, or the proxy of
+the node said REFUSED. What libzmq took and its connection may have lost is sent again to the same server only, which
+knows by the id whether it has it: it takes it, or answers once more, or goes on with what it has begun. A call whose
+server cannot be asked any more ends at once, since nobody knows whether it ran.
+
+What cannot be sent now waits, and is tried again when the directory changes, when a node is back, and from time to
+time (``RetryQueue``).
+"""
+
+# compiled: mypyc
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Container
+from typing import Final
+
+from broker.awake import StallMeter
+from broker.oslo.client.casts import Cast
+from broker.oslo.client.chooser import Chooser
+from broker.oslo.client.links import ClientContext, NodeLink, Sender
+from broker.oslo.client.pending_calls import PendingCall, PendingCalls
+from broker.oslo.client.routing import RoutingTable, Servers
+from broker.oslo.contract import Address, CallTimeout, Closed, OsloFailure, Refused, Undelivered, Unroutable
+from broker.oslo.frames import Envelope, Kind, Malformed, decode
+from broker.oslo.names import REASONS, Pipeline, Reason
+from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.socket import Frames
+
+PENDING_MAX: Final = 65_536
+"""Calls that may be pending; more are refused (callers that wait are far fewer: they have a thread each)."""
+CONFIRM_S: Final = 30.0
+"""How long a cast that was sent waits to be told that a server has it."""
+REPEAT_S: Final = 0.1
+"""Before a call that was repeated is repeated once more, where its server has no room."""
+PAUSE_S: Final = 0.1
+"""Between two rounds through servers that refused, or whose nodes are down."""
+ROUND_MAX: Final = 256
+"""Calls of one topic that are tried after a pause: a server that is full refuses each of them."""
+LEAST_S: Final = 0.05
+"""A call that had less time was not kept by the network: a first connection alone may take as long."""
+_AGAIN: Final = (Reason.NO_ROUTE, Reason.BUSY, Reason.LEAVING)
+
+
+class CallSender(Sender[PendingCall]):
+    """The calls of one client, and its casts that want to know that a server has them.
+
+    Attributes:
+        calls: pending ones.
+    """
+
+    def __init__(self, context: ClientContext, chooser: Chooser) -> None:
+        self.calls = PendingCalls()
+        super().__init__(context, Pipeline.CALL, self.calls, self.on_link_change)
+        self._chooser = chooser
+        self._retries = RetryQueue(context.reactor, context.routes, self.place)
+        self._alarm: Timer | None = None
+        self._alarm_s = 0.0
+        self._stall = StallMeter(context.reactor.now)
+
+    def open(self) -> None:
+        """The client begins: the directory has ``ready_s`` from now on to answer."""
+        self._retries.open(self._settings.ready_s)
+
+    # ------------------------------------------------------------ calls
+
+    def start(self, call: PendingCall) -> None:
+        """Send a call, or a cast that is to be confirmed; its ``done`` is called in any case."""
+        if self.closed:
+            call.finish(Closed(f"{call.address}: the session is closed"))
+            return
+        if len(self.calls) >= PENDING_MAX:
+            call.finish(Refused(f"{call.address}: {PENDING_MAX} calls are pending already", Reason.BUSY))
+            return
+        self._counters.counts["calls"] += 1
+        if call.monitor_s is not None:
+            call.beaten(self._reactor.now())
+        self._keep(call)
+
+    def confirm(self, cast: Cast) -> None:
+        """A cast for a server that is not reached by the pipeline of casts: here nothing is lost silently."""
+        due_s = self._reactor.now() + CONFIRM_S
+        call = PendingCall(
+            cast.address, cast.body, self.ids.next(), self._cast_done, kind=Kind.CAST, due_s=due_s
+        )
+        if len(self.calls) >= PENDING_MAX:
+            self._counters.count("refused")
+        else:
+            self._keep(call)
+
+    def _cast_done(self, answer: bytes | OsloFailure) -> None:
+        if isinstance(answer, OsloFailure):
+            self._counters.count("lost")
+            self._counters.say("a cast was lost: %s", str(answer))
+
+    def _keep(self, call: PendingCall) -> None:
+        self.calls.add(call)
+        try:
+            self._arm()
+            self.place(call)
+        except Exception as error:  # whoever called must not wait for what nobody works on
+            self._fail(call, error)
+
+    def _fail(self, call: PendingCall, error: Exception) -> None:
+        self._reactor.report(error)
+        self._counters.count("refused")
+        self._finish(call, Undelivered(f"{call.address}: not sent, since {type(error).__name__}: {error}"))
+
+    def abandon(self, call: PendingCall) -> None:
+        """Nobody waits for it any more."""
+        self.calls.pop(call.id)
+        call.over = True
+
+    def cut_off(self, owner: object) -> None:
+        """End all calls of one session."""
+        for call in self.calls:
+            if call.owner is owner:
+                self._finish(call, call.cut())
+
+    def _finish(self, call: PendingCall, answer: bytes | OsloFailure) -> None:
+        self.calls.pop(call.id)
+        try:
+            call.finish(answer)
+        except Exception as error:  # of whoever asked; others must have their answers all the same
+            self._reactor.say(
+                logging.ERROR, "%s: whoever called cannot take the answer: %r", (str(call.address), error)
+            )
+
+    def place(self, call: PendingCall) -> None:
+        """Choose a server and hand the call to its node's link, or let it wait for the next try."""
+        servers = self._routes.for_calls(call.address)
+        links = self.links
+        for _ in range(len(servers)):
+            one = self._chooser.choose(call.address, servers, links.bad, call.tried or ())
+            if one is None:
+                break
+            link = links.get(one.node)
+            if link is not None:
+                call.listener = one.listener
+                call.sent = False
+                link.submit(call)
+                return
+            self._note_tried(call, one.listener)
+        self._no_place(call, servers)
+
+    def _note_tried(self, call: PendingCall, listener: str) -> None:
+        if call.tried is None:
+            call.tried = set()
+        call.tried.add(listener)
+
+    def _no_place(self, call: PendingCall, servers: Servers) -> None:
+        known = bool(servers) or self._routes.synced
+        if call.mandatory and known and (not servers or self._all_refused(call, servers)):
+            self._counters.count("unroutable")
+            self._finish(call, Unroutable(f"{call.address}: nobody listens there"))
+        elif call.mandatory and not known and self._retries.overdue:
+            self._counters.count("refused")
+            text = f"{call.address}: not known whether anybody listens: no answer from {self._routes.whereabouts()}"
+            self._finish(call, Undelivered(text))  # not Unroutable: that is for those who know
+        elif call.kind is Kind.CAST and not call.mandatory and known and not servers:
+            self.note_nobody("cast", call.address)
+            self._finish(call, b"")
+        else:
+            self._retries.add(call)
+
+    def _all_refused(self, call: PendingCall, servers: Servers) -> bool:
+        tried = call.tried
+        return (
+            call.refusal == Reason.NO_ROUTE
+            and tried is not None
+            and all(s.listener in tried for s in servers)
+        )
+
+    # ------------------------------------------------------------ what the links ask for
+
+    def pack(self, parcel: PendingCall) -> Frames | None:
+        """See ``Sender``."""
+        try:
+            head = parcel.head(self._reactor.now())
+        except Exception as error:
+            self._fail(parcel, error)
+            return None
+        return None if head is None else (head, parcel.body)
+
+    def note_sent(self, parcel: PendingCall) -> None:
+        """See ``Sender``."""
+        parcel.sent = True
+        if parcel.repeated and parcel.monitor_s is not None:
+            parcel.beaten(self._reactor.now())
+            self.calls.watch(parcel)
+            self._arm()
+
+    def has_others(self, parcel: PendingCall) -> bool:
+        """See ``Sender``."""
+        return any(one.node not in self.links.down for one in self._routes.for_calls(parcel.address))
+
+    def in_use(self, link: NodeLink[PendingCall]) -> bool:
+        """See ``Sender``."""
+        return any(call.link is link for call in self.calls)
+
+    def lose(self, parcel: PendingCall) -> None:
+        """Nobody can say any more what became of it: its caller hears so now, not at the end of its time."""
+        if not parcel.over:
+            self._counters.count("refused")
+            text = "its server is gone, with the connection that it was sent over: it may have been executed"
+            self._finish(parcel, Undelivered(f"{parcel.address}: {text}"))
+
+    # ------------------------------------------------------------ what comes
+
+    def on_message(self, link: NodeLink[PendingCall], frames: list[bytes]) -> None:
+        """A node's proxy sent something about a call: its answer, a heartbeat, or that nobody has it."""
+        try:
+            envelope = decode(frames[0])
+        except Malformed:
+            self._counters.count("malformed")
+            return
+        if len(frames) != 2:
+            self._counters.count("malformed")
+            return
+        call = self.calls.get(envelope.id)
+        kind = envelope.kind
+        if call is None or call.link is not link:
+            if kind != Kind.PULSE:  # the proxy looks whether we are here
+                self._counters.count("late")
+            return
+        if kind == Kind.REPLY:
+            self._counters.counts["answered"] += 1
+            self._finish(call, frames[1])
+            self._retries.retry_after_answer(call.address)
+        elif kind == Kind.BEAT:
+            call.beaten(self._reactor.now())
+        elif kind == Kind.TAKEN and call.kind is Kind.CAST:
+            self._finish(call, b"")
+        elif kind == Kind.REFUSED:
+            self._on_refused(call, link, envelope, frames[1])
+        else:
+            self._counters.count("malformed")
+
+    def _on_refused(
+        self, call: PendingCall, link: NodeLink[PendingCall], envelope: Envelope, text: bytes
+    ) -> None:
+        reason = envelope.reason
+        if reason == Reason.EXPIRED and call.due_s is not None:
+            return  # it ends in a moment
+        if reason not in _AGAIN:
+            self._counters.count("refused")
+            known = Reason(reason) if reason in Reason._value2member_map_ else Reason.MALFORMED
+            said = text[:64].decode(errors="replace") or REASONS[known]
+            self._finish(call, Refused(f"{call.address}: node {link.node} refused it: {said}", known))
+            return
+        if call.repeated and reason == Reason.NO_ROUTE:
+            self.lose(call)
+            return
+        if call.repeated:  # its server has no room for what it was not sent before
+            call.sent = False
+            self._reactor.call_later(REPEAT_S, self._repeat, call, link.node)
+            return
+        if call.tries is not None and reason == Reason.BUSY:
+            call.tries -= 1
+            if call.tries < 0:
+                self._counters.count("refused")
+                self._finish(call, Undelivered(f"{call.address}: node {link.node}: {REASONS[Reason.BUSY]}"))
+                return
+        self._counters.counts["chosen_again"] += 1
+        call.refusal = reason
+        self._note_tried(call, call.listener)
+        self.place(call)
+
+    def _repeat(self, call: PendingCall, node: str) -> None:
+        if not call.over:
+            self.links.send_again(node, call)
+
+    # ------------------------------------------------------------ time
+
+    def _arm(self) -> None:
+        end_s = self.calls.next_end_s()
+        if end_s is None or (self._alarm is not None and self._alarm_s <= end_s):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_s = end_s
+        self._stall.wakes_at(end_s)
+        self._alarm = self._reactor.call_later(max(end_s - self._reactor.now(), 0.0), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now = self._reactor.now()
+        self.calls.forgive(self._stall.stalled_s(), now)
+        for call in self.calls.pop_due(now):
+            if call.kind is Kind.CAST:
+                self._counters.count("refused")
+                self._finish(call, Undelivered(f"{call.address}: no confirmation that a server has it"))
+            else:
+                self._counters.count("timed_out")
+                self._finish(call, CallTimeout(self._timeout_text(call), monitor=call.monitored_out))
+        self._arm()
+
+    def _timeout_text(self, call: PendingCall) -> str:
+        link = call.link if isinstance(call.link, NodeLink) else None
+        servers = self._routes.for_calls(call.address)
+        refused = self.links.unknown_key(each.node for each in servers)
+        return timeout_text(call, link, servers, self._routes, self.links.down, refused)
+
+    # ------------------------------------------------------------ news
+
+    def directory_changed(self, nodes: set[str]) -> None:
+        """See ``Sender``."""
+        super().directory_changed(nodes)
+        self._retries.retry()
+
+    def on_link_change(self) -> None:
+        """Some link is up, down, full or has room."""
+        self._submit_queue.wake()
+        self._retries.retry_soon()
+
+    # ------------------------------------------------------------ end
+
+    def end_calls(self) -> None:
+        """Nothing is called any more: who waits is told so; casts go on."""
+        self.closed = True
+        for call in self.calls:
+            if call.kind is Kind.CALL:
+                self._finish(call, call.cut())
+
+    def close(self, linger_ms: int) -> None:
+        """Close all sockets."""
+        self.closed = True
+        for call in self.calls:
+            self._finish(call, call.cut())
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._retries.close()
+        self.links.close(linger_ms)
+
+
+class RetryQueue:
+    """Calls that have no place now: nobody listens yet, nothing is known yet, or all servers have refused or are down.
+
+    They are tried again when there is news, and every ``PAUSE_S``, in the order in which they came; one of them
+    whenever a call to their topic is answered, since its server has room for another one then. Trying costs time: a
+    round ends at the first one of a topic for whom there is no place, and after ``ROUND_MAX`` of those that would only
+    be refused again.
+
+    Args:
+        place: finds a place for a call, or ends it, or adds it again (its ``link`` is None then).
+    """
+
+    def __init__(self, reactor: Reactor, routes: RoutingTable, place: Callable[[PendingCall], None]) -> None:
+        self._reactor = reactor
+        self._routes = routes
+        self._place = place
+        self._waiting: dict[tuple[str, str], deque[PendingCall]] = {}
+        self._pause: Timer | None = None
+        self._until_s = 0.0
+        self._was_synced = False
+
+    def open(self, ready_s: float) -> None:
+        """The directory has ``ready_s`` from now on to answer."""
+        self._until_s = self._reactor.now() + ready_s
+
+    @property
+    def overdue(self) -> bool:
+        """The directory should have answered by now."""
+        return self._reactor.now() >= self._until_s
+
+    def add(self, call: PendingCall) -> None:
+        """Keep ``call`` until there is a place for it: at the end of those of its topic."""
+        call.link = None
+        self._waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
+        self._arm()
+
+    def retry(self) -> None:
+        """Look for places: something has changed."""
+        if self._waiting:
+            self._retry_all(False)
+
+    def retry_soon(self) -> None:
+        """As ``retry``, not from within what brings it."""
+        if self._waiting:
+            self._reactor.call_soon(self.retry)
+
+    def retry_after_answer(self, address: Address) -> None:
+        """A server at that topic has answered: the call that waits longest may have the place, unless its tries are
+        counted: those are one in each pause.
+        """
+        key = (address.exchange, address.topic)
+        calls = self._waiting.get(key)
+        while calls and (calls[0].over or calls[0].tries is None):
+            call = calls.popleft()
+            if not calls:
+                del self._waiting[key]
+            if not call.over:
+                call.tried = None
+                self._place(call)
+                return
+
+    def close(self) -> None:
+        """Forget all of them."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._waiting.clear()
+
+    def _arm(self) -> None:
+        if self._waiting and self._pause is None:
+            self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
+
+    def _retry_after_pause(self) -> None:
+        self._pause = None
+        self._retry_all(True)
+
+    def _retry_all(self, paused: bool) -> None:
+        synced = self._routes.synced
+        everything = synced is not self._was_synced or (not synced and self.overdue)
+        self._was_synced = synced
+        for key in list(self._waiting):
+            calls = [call for call in self._waiting.pop(key) if not call.over]
+            if everything or self._routes.replica.servers(*key):
+                calls = self._round(calls, paused, everything)
+            if calls:  # they are older than those that were added again meanwhile
+                self._waiting[key] = deque([*calls, *self._waiting.get(key, ())])
+        self._arm()
+
+    def _round(self, calls: list[PendingCall], paused: bool, everything: bool) -> list[PendingCall]:
+        """Try them; returns those that were not tried. After a pause those who have refused may be asked again."""
+        for at, call in enumerate(calls):
+            if paused and at >= ROUND_MAX and not everything:
+                return calls[at:]
+            if paused:
+                call.tried = None
+            self._place(call)
+            nowhere = call.link is None and not (call.over or call.tried or call.address.server)
+            if nowhere and not everything:
+                return calls[at + 1 :]
+        return []
+
+
+def timeout_text(
+    call: PendingCall,
+    link: NodeLink[PendingCall] | None,
+    servers: Servers,
+    routes: RoutingTable,
+    down: Container[str],
+    unknown_key: str = "",
+) -> str:
+    """The text of ``CallTimeout``: address, seconds, who listens there, whether the proxy of the node is reached.
+
+    ``unknown_key``: our CURVE key, when a node of these servers does not let it in.
+    """
+    if call.monitored_out:
+        begin = f"{call.address}: no heartbeat for {call.monitor_s:g} s"
+    else:
+        begin = f"{call.address}: no answer within {call.timeout_s or 0.0:g} s"
+    if not servers:
+        if not routes.synced:
+            return f"{begin}: not known whether anybody listens there, no answer from {routes.whereabouts()}"
+        return f"{begin}: nobody listens there"
+    who = f"{len(servers)} server{'s' if len(servers) > 1 else ''} listen{'' if len(servers) > 1 else 's'} there"
+    if link is not None and call.sent:
+        where = f"the proxy of node {link.node} ({link.endpoint}) was sent the request"
+        what = "and is out of reach now" if link.node in down else "and its server has not answered"
+        return f"{begin}: {who}; {where} {what}"
+    if unknown_key and not call.sent:
+        return (
+            f"{begin}: {who}; their node does not let our CURVE key {unknown_key} in, nothing was sent: it has to be in"
+            " [[oslo.keys]] of that node's proxy, or zmq_curve_cert one that is"
+        )
+    if (call.timeout_s or 0.0) < LEAST_S and not call.refusal and (link is None or link.node not in down):
+        return f"{begin}: {who}; the time was over before anything was sent"
+    if link is not None:
+        return f"{begin}: {who}; the proxy of node {link.node} ({link.endpoint}) is out of reach, nothing was sent"
+    reason = Reason(call.refusal) if call.refusal else Reason.NONE
+    if reason is not Reason.NONE:
+        return f"{begin}: {who}; all have refused it, the last time because {REASONS[reason]}"
+    nodes = ", ".join(sorted({one.node for one in servers})[:8])
+    return f"{begin}: {who}; the proxies of their nodes ({nodes}) are out of reach, nothing was sent"

@@ -1,0 +1,109 @@
+"""Casts, in the thread of the sockets: choose a server, send. Nobody answers."""
+
+# compiled: mypyc
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.oslo.client.chooser import Chooser
+from broker.oslo.client.links import ClientContext, Sender
+from broker.oslo.client.resend import Parcel, ResendBuffer
+from broker.oslo.contract import Address
+from broker.oslo.frames import NO_ID, Flag, Kind, encode
+from broker.oslo.names import Pipeline
+from broker.oslo.reactor.socket import Frames
+
+_REPEATED: Final = int(Flag.REPEATED)
+
+
+class Cast(Parcel):
+    """A request for one server that wants no answer.
+
+    Attributes:
+        listener: who was chosen.
+        id: of the message, from the first time that it is sent.
+    """
+
+    __slots__ = ("address", "body", "id", "listener")
+
+    def __init__(self, address: Address, body: bytes) -> None:
+        super().__init__(len(body))
+        self.address = address
+        self.body = body
+        self.listener = ""
+        self.id = NO_ID
+
+
+class CastSender(Sender[Cast]):
+    """The casts of one client.
+
+    Args:
+        chooser: whose turn it is, over calls and casts.
+        confirm: sends one over the pipeline of calls, for a server that is not reached by that of casts.
+        changed: called when a link is up, down, full or has room.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        chooser: Chooser,
+        confirm: Callable[[Cast], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._buffer: ResendBuffer[Cast] = ResendBuffer()
+        super().__init__(context, Pipeline.CAST, self._buffer, changed)
+        self._chooser = chooser
+        self._confirm = confirm
+
+    def cast(self, cast: Cast) -> None:
+        """A cast that was handed over."""
+        self._submit_queue.take(cast.size)
+        if self.closed:
+            self._counters.count("unflushed")
+            return
+        self._counters.counts["casts"] += 1
+        self.place(cast)
+
+    def place(self, parcel: Cast) -> None:
+        """Choose a server and hand the cast to its node's link."""
+        servers = self._routes.for_casts(parcel.address)
+        if not servers:
+            self.note_nobody("cast", parcel.address)
+            return
+        links = self.links
+        choose = self._chooser.choose
+        one = choose(parcel.address, servers, links.bad) or choose(parcel.address, servers)
+        assert one is not None  # without nodes to pass over there is always one
+        if Pipeline.CAST in one.pipelines:
+            link = links.get(one.node)
+            if link is not None:
+                parcel.listener = one.listener
+                link.submit(parcel)
+                return
+        self._confirm(parcel)
+
+    def pack(self, parcel: Cast) -> Frames:
+        """See ``Sender``."""
+        if parcel.id == NO_ID:
+            parcel.id = self.ids.next()
+        address = parcel.address
+        head = encode(
+            Kind.CAST,
+            address.exchange,
+            address.topic,
+            address.server,
+            (parcel.listener,),
+            flags=_REPEATED if parcel.repeated else 0,
+            id=parcel.id,
+        )
+        return (head, parcel.body)
+
+    def note_sent(self, parcel: Cast) -> None:
+        """See ``Sender``."""
+        self._buffer.add(parcel, self._reactor.now())
+
+    def has_others(self, parcel: Cast) -> bool:
+        """See ``Sender``."""
+        return any(one.node not in self.links.down for one in self._routes.for_casts(parcel.address))
