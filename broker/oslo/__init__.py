@@ -31,7 +31,7 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     client.delivery.Delivery.message              whose inbox; whether it has had the call before
     client.inbox.ClientInbox.put                  waits there until a thread of the server takes it; credit then
     [the server's threads]
-    driver.server_listener.Workers                a thread of the server's executor takes it and runs the endpoint
+    driver.listener.Workers                       a thread of the server's executor takes it and runs the endpoint
     driver.listener.ZmqIncoming.reply             the result, or the exception, becomes a body
     [the server's thread of the sockets]
     client.delivery.ReplyCache.send               to the proxy; kept for a while, should it be asked for again

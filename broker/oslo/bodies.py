@@ -71,10 +71,6 @@ class BodyFormat:
         """``body`` for the wire."""
         return compressed(body, self.limit) if self.compress else body
 
-    def read(self, body: bytes) -> bytes:
-        """The JSON of a body from the wire; raises ValueError as ``plain``."""
-        return plain(body, self.limit)
-
 
 USUAL: Final = BodyFormat()
 """Writes JSON, reads both."""

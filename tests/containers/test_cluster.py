@@ -41,7 +41,6 @@ for _ in range(2):
     item = intake.get(60.0)
     asked = json.loads(item.body)["message"]
     item.reply(json.dumps({"result": {"method": asked["method"], "args": asked["args"]}, "failure": None}).encode())
-    item.acknowledge()
 port.close()
 """
 

@@ -45,7 +45,6 @@ def use(port: ClientSession, intakes: list[ClientInbox], found: Counter[str]) ->
     for intake in intakes:
         while (item := intake.get(0)) is not None:
             found["item"] += 1
-            item.acknowledge()
             item.beat()
             item.reply(item.body)
             item.requeue()
@@ -55,7 +54,6 @@ def served(intakes: list[ClientInbox], body: bytes) -> bool:
     """Look whether a message with that body is there; others are passed over."""
     for intake in intakes:
         while (item := intake.get(0)) is not None:
-            item.acknowledge()
             if item.wants_reply:
                 item.reply(item.body)
             if item.body == body:

@@ -463,7 +463,6 @@ def _serve(session: Captured, intake: Any, count: int) -> None:
             method=method,
             size=len(item.body),
         )
-        item.acknowledge()
         if item.wants_reply:
             reply = json.dumps({"result": {"secret": SECRET}}).encode()
             item.reply(reply)
@@ -494,4 +493,3 @@ def _notice(session: Captured, intake: Any, count: int) -> None:
             method="",
             size=len(item.body),
         )
-        item.acknowledge()

@@ -30,7 +30,6 @@ intake = port.listen(Address(exchange, topic, name))
 print("listening", flush=True)
 while (item := intake.get(None)) is not None:
     body = json.loads(item.body)
-    item.acknowledge()
     method, args = body["message"]["method"], body["message"]["args"]
     print(json.dumps({"method": method, "args": args, "ctxt": body["ctxt"]}), flush=True)
     if method == "fail":

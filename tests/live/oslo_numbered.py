@@ -42,7 +42,6 @@ def serve():
             say("ran", kind, number)
             if told["take_s"]:
                 time.sleep(told["take_s"])
-            item.acknowledge()
             if item.wants_reply:
                 if work_s:
                     threading.Thread(target=late, args=(item, number, work_s), daemon=True).start()

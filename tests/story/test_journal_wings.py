@@ -380,4 +380,3 @@ def _echo(intake) -> None:
     item = intake.get(START_S)
     if item is not None:
         item.reply(item.body)
-        item.acknowledge()

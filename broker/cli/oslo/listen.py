@@ -111,7 +111,6 @@ def listen(
                 if item is None:
                     continue
                 show(screen, item)
-                item.acknowledge()
                 left -= 1
                 if left == 0:
                     return OK

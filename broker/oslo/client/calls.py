@@ -75,34 +75,26 @@ class CallSender(Sender[PendingCall]):
         if len(self.calls) >= PENDING_MAX:
             call.finish(Refused(f"{call.address}: {PENDING_MAX} calls are pending already", Reason.BUSY))
             return
-        self._counters.counts["calls"] += 1
+        self._counters.counts["calls"] += call.owner is not None
         if call.monitor_s is not None:
             call.beaten(self._reactor.now())
-        self._keep(call)
+        self.calls.add(call)
+        try:
+            self._arm(call.end_s)
+            self.place(call)
+        except Exception as error:  # whoever called must not wait for what nobody works on
+            self._fail(call, error)
 
     def confirm(self, cast: Cast) -> None:
         """A cast for a server that is not reached by the pipeline of casts: here nothing is lost silently."""
         due_s = self._reactor.now() + CONFIRM_S
-        call = PendingCall(
-            cast.address, cast.body, self.ids.next(), self._cast_done, kind=Kind.CAST, due_s=due_s
-        )
-        if len(self.calls) >= PENDING_MAX:
-            self._counters.count("refused")
-        else:
-            self._keep(call)
+        number = self.ids.next()
+        self.start(PendingCall(cast.address, cast.body, number, self._cast_done, kind=Kind.CAST, due_s=due_s))
 
     def _cast_done(self, answer: bytes | OsloFailure) -> None:
         if isinstance(answer, OsloFailure):
             self._counters.count("lost")
             self._counters.say("a cast was lost: %s", str(answer))
-
-    def _keep(self, call: PendingCall) -> None:
-        self.calls.add(call)
-        try:
-            self._arm()
-            self.place(call)
-        except Exception as error:  # whoever called must not wait for what nobody works on
-            self._fail(call, error)
 
     def _fail(self, call: PendingCall, error: Exception) -> None:
         self._reactor.report(error)
@@ -111,17 +103,17 @@ class CallSender(Sender[PendingCall]):
 
     def abandon(self, call: PendingCall) -> None:
         """Nobody waits for it any more."""
-        self.calls.pop(call.id)
+        self.calls.pop(call.id, None)
         call.over = True
 
     def cut_off(self, owner: object) -> None:
         """End all calls of one session."""
-        for call in self.calls:
+        for call in list(self.calls.values()):
             if call.owner is owner:
                 self._finish(call, call.cut())
 
     def _finish(self, call: PendingCall, answer: bytes | OsloFailure) -> None:
-        self.calls.pop(call.id)
+        self.calls.pop(call.id, None)
         try:
             call.finish(answer)
         except Exception as error:  # of whoever asked; others must have their answers all the same
@@ -131,7 +123,7 @@ class CallSender(Sender[PendingCall]):
 
     def place(self, call: PendingCall) -> None:
         """Choose a server and hand the call to its node's link, or let it wait for the next try."""
-        servers = self._routes.for_calls(call.address)
+        servers = self._routes.find(call.address).calls
         links = self.links
         for _ in range(len(servers)):
             one = self._chooser.choose(call.address, servers, links.bad, call.tried or ())
@@ -190,16 +182,16 @@ class CallSender(Sender[PendingCall]):
         parcel.sent = True
         if parcel.repeated and parcel.monitor_s is not None:
             parcel.beaten(self._reactor.now())
-            self.calls.watch(parcel)
-            self._arm()
+            self.calls.add(parcel)
+            self._arm(parcel.end_s)
 
     def has_others(self, parcel: PendingCall) -> bool:
         """See ``Sender``."""
-        return any(one.node not in self.links.down for one in self._routes.for_calls(parcel.address))
+        return any(one.node not in self.links.down for one in self._routes.find(parcel.address).calls)
 
     def in_use(self, link: NodeLink[PendingCall]) -> bool:
         """See ``Sender``."""
-        return any(call.link is link for call in self.calls)
+        return any(call.link is link for call in self.calls.values())
 
     def lose(self, parcel: PendingCall) -> None:
         """Nobody can say any more what became of it: its caller hears so now, not at the end of its time."""
@@ -210,7 +202,7 @@ class CallSender(Sender[PendingCall]):
 
     # ------------------------------------------------------------ what comes
 
-    def on_message(self, link: NodeLink[PendingCall], frames: list[bytes]) -> None:
+    def on_message(self, link: NodeLink[PendingCall], frames: list[bytes], _origin: str) -> None:
         """A node's proxy sent something about a call: its answer, a heartbeat, or that nobody has it."""
         try:
             envelope = decode(frames[0])
@@ -275,8 +267,8 @@ class CallSender(Sender[PendingCall]):
 
     # ------------------------------------------------------------ time
 
-    def _arm(self) -> None:
-        end_s = self.calls.next_end_s()
+    def _arm(self, end_s: float | None) -> None:
+        """Something ends then."""
         if end_s is None or (self._alarm is not None and self._alarm_s <= end_s):
             return
         if self._alarm is not None:
@@ -296,11 +288,11 @@ class CallSender(Sender[PendingCall]):
             else:
                 self._counters.count("timed_out")
                 self._finish(call, CallTimeout(self._timeout_text(call), monitor=call.monitored_out))
-        self._arm()
+        self._arm(self.calls.next_end_s())
 
     def _timeout_text(self, call: PendingCall) -> str:
         link = call.link if isinstance(call.link, NodeLink) else None
-        servers = self._routes.for_calls(call.address)
+        servers = self._routes.find(call.address).calls
         refused = self.links.unknown_key(each.node for each in servers)
         return timeout_text(call, link, servers, self._routes, self.links.down, refused)
 
@@ -321,14 +313,14 @@ class CallSender(Sender[PendingCall]):
     def end_calls(self) -> None:
         """Nothing is called any more: who waits is told so; casts go on."""
         self.closed = True
-        for call in self.calls:
+        for call in list(self.calls.values()):
             if call.kind is Kind.CALL:
                 self._finish(call, call.cut())
 
     def close(self, linger_ms: int) -> None:
         """Close all sockets."""
         self.closed = True
-        for call in self.calls:
+        for call in list(self.calls.values()):
             self._finish(call, call.cut())
         if self._alarm is not None:
             self._alarm.cancel()

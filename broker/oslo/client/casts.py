@@ -68,7 +68,7 @@ class CastSender(Sender[Cast]):
 
     def place(self, parcel: Cast) -> None:
         """Choose a server and hand the cast to its node's link."""
-        servers = self._routes.for_casts(parcel.address)
+        servers = self._routes.find(parcel.address).casts
         if not servers:
             self.note_nobody("cast", parcel.address)
             return
@@ -106,4 +106,4 @@ class CastSender(Sender[Cast]):
 
     def has_others(self, parcel: Cast) -> bool:
         """See ``Sender``."""
-        return any(one.node not in self.links.down for one in self._routes.for_casts(parcel.address))
+        return any(one.node not in self.links.down for one in self._routes.find(parcel.address).casts)

@@ -70,7 +70,7 @@ class ReplyCache:
     def begin(self, call: ReceivedMessage) -> None:
         """The call came and was taken in."""
         key = call.head[_KEY_AT:HEAD_BYTES]
-        self._end(key)  # its client took an id of a call that nobody has answered
+        self._forget(key)  # its client took an id of a call that nobody has answered
         self._begun[key] = call
         self._begun_bytes += call.size
         while len(self._begun) > 1 and (len(self._begun) > BEGUN_MAX or self._begun_bytes > BEGUN_BYTES):
@@ -80,25 +80,24 @@ class ReplyCache:
         """Answer the call, or say that it is worked on (``Kind.BEAT``); False: there is no room."""
         head = encode(kind, id=call.envelope.id)
         if kind == Kind.REPLY:
-            self._keep(call, head, body)
+            key = call.head[_KEY_AT:HEAD_BYTES]
+            self._forget(key)
+            former = self._answers.pop(key, None)
+            if former is not None:
+                self._bytes -= len(former[1])
+            self._answers[key] = (head, body, call.envelope)
+            self._bytes += len(body)
+            while len(self._answers) > 1 and (
+                len(self._answers) > ANSWERS_MAX or self._bytes > ANSWERS_BYTES
+            ):
+                self._bytes -= len(self._answers.popitem(last=False)[1][1])
         return self._send((head, call.route, body))
 
     def find_answered(self, number: bytes) -> Envelope | None:
         """The call of that id, when it was answered lately."""
         return next((each[2] for key, each in self._answers.items() if key.endswith(number)), None)
 
-    def _keep(self, call: ReceivedMessage, head: bytes, body: bytes) -> None:
-        key = call.head[_KEY_AT:HEAD_BYTES]
-        self._end(key)
-        former = self._answers.pop(key, None)
-        if former is not None:
-            self._bytes -= len(former[1])
-        self._answers[key] = (head, body, call.envelope)
-        self._bytes += len(body)
-        while len(self._answers) > 1 and (len(self._answers) > ANSWERS_MAX or self._bytes > ANSWERS_BYTES):
-            self._bytes -= len(self._answers.popitem(last=False)[1][1])
-
-    def _end(self, key: bytes) -> None:
+    def _forget(self, key: bytes) -> None:
         begun = self._begun.pop(key, None)
         if begun is not None:
             self._begun_bytes -= begun.size

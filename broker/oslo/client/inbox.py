@@ -118,9 +118,13 @@ class ReceivedMessage:
         route: opaque, whom to answer.
         head: its envelope as it came.
         credit: what it has taken, given back when it is taken itself; None: it came without.
+        wants_reply: True for calls.
+        monitor_s: of a monitored call: the caller gives up after so many seconds without a heartbeat; else None.
     """
 
-    __slots__ = ("_done", "body", "credit", "due_s", "envelope", "head", "inbox", "route", "size")
+    __slots__ = (
+        "_done", "body", "credit", "due_s", "envelope", "head", "inbox", "monitor_s", "route", "size", "wants_reply",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -140,6 +144,8 @@ class ReceivedMessage:
         self.size = len(body)
         self.credit = credit
         self.due_s = due_of(envelope, now)
+        self.wants_reply = envelope.kind == Kind.CALL
+        self.monitor_s = envelope.word / 1000 if self.wants_reply and envelope.word else None
         self._done = False
 
     @property
@@ -159,49 +165,35 @@ class ReceivedMessage:
         return Address(envelope.exchange, envelope.topic, envelope.server)
 
     @property
-    def wants_reply(self) -> bool:
-        """True for calls."""
-        return self.envelope.kind == Kind.CALL
-
-    @property
-    def monitor_s(self) -> float | None:
-        """A monitored call: the caller gives up after so many seconds without a heartbeat."""
-        envelope = self.envelope
-        return envelope.word / 1000 if envelope.kind == Kind.CALL and envelope.word else None
-
-    @property
     def reply_bytes_max(self) -> int:
         """A larger reply is not sent, but counted and logged: its caller would have to wait in vain."""
         return self.inbox.body_max
-
-    def acknowledge(self) -> None:
-        """It is being taken care of. Nothing to do: room was made when it was taken."""
 
     def requeue(self) -> None:
         """Notifications: give it back, to be delivered again at the end of the queue."""
         if self.envelope.kind == Kind.NOTIFY and not self._done:
             self._done = True
-            if self._fits("a notification that was given back", self.body):
+            if self.size > self.inbox.body_max:
+                self._note_too_large("a notification that was given back", self.size)
+            else:
                 self.inbox.post(self.inbox.owner.requeue, self)
 
     def reply(self, body: bytes) -> None:
         """The result of a call; ignored for others."""
-        if self.envelope.kind == Kind.CALL and not self._done:
+        if self.wants_reply and not self._done:
             self._done = True
-            if self._fits("a reply", body):
+            if len(body) > self.inbox.body_max:
+                self._note_too_large("a reply", len(body))
+            else:
                 self.inbox.post(self.inbox.owner.answer, Kind.REPLY, self, body)
 
-    def _fits(self, what: str, body: bytes) -> bool:
-        """What is too large would end the connection, and with it what else is on its way."""
-        limit = self.inbox.body_max
-        if len(body) > limit:
-            self.inbox.post(self.inbox.owner.too_large, what, len(body), limit)
-            return False
-        return True
+    def _note_too_large(self, what: str, size: int) -> None:
+        """It would end the connection, and with it what else is on its way."""
+        self.inbox.post(self.inbox.owner.note_too_large, what, size, self.inbox.body_max)
 
     def beat(self) -> None:
         """The call is still worked on."""
-        if self.envelope.kind == Kind.CALL and not self._done:
+        if self.wants_reply and not self._done:
             self.inbox.post(self.inbox.owner.answer, Kind.BEAT, self, b"")
 
 
@@ -345,13 +337,22 @@ class ClientInbox:
             return None
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            item = self._take()
-            if item is not None:
-                return item
-            if self._stopped:
-                return self._take()  # what came just before that
+            stopped = self._stopped  # asked before: what came until then is here
+            while self._items:
+                with self._lock:
+                    try:
+                        item = self._items.popleft()
+                    except IndexError:
+                        break
+                    self._taken_bytes += item.size
+                    due = item.credit is not None and item.credit.take(item.size)
+                if due:
+                    self.post(self.owner.credit, self)
+                if item.due_s is None or time.monotonic() <= item.due_s:
+                    return item
+                self.post(self.owner.drop, "expired", 1)
             left_s = None if end_s is None else end_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            if stopped or (left_s is not None and left_s <= 0):
                 return None
             self._wait(left_s)
 
@@ -361,22 +362,6 @@ class ClientInbox:
         finally:  # when somebody else was quicker, or this one gives up, the next one may be needed
             if self._items:
                 self._waiters.wake_one()
-
-    def _take(self) -> ReceivedMessage | None:
-        while self._items:
-            with self._lock:
-                try:
-                    item = self._items.popleft()
-                except IndexError:
-                    return None
-                self._taken_bytes += item.size
-                due = item.credit is not None and item.credit.take(item.size)
-            if due:
-                self.post(self.owner.credit, self)
-            if item.due_s is None or time.monotonic() <= item.due_s:
-                return item
-            self.post(self.owner.drop, "expired", 1)
-        return None
 
     @property
     def closed(self) -> bool:

@@ -20,6 +20,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import zmq
@@ -156,7 +157,7 @@ class Sender(Generic[P]):
         """Libzmq has it."""
         raise NotImplementedError
 
-    def on_message(self, link: NodeLink[P], frames: list[bytes]) -> None:
+    def on_message(self, link: NodeLink[P], frames: list[bytes], _origin: str) -> None:
         """A node's proxy sent something."""
         raise NotImplementedError
 
@@ -226,8 +227,9 @@ class NodeLink(Link, Generic[P]):
         self._parcel_bytes = 0
         self._moved_s = 0.0
         kind = _KINDS[sender.pipeline]
-        receive = None if kind == zmq.PUSH else (lambda frames, _origin: sender.on_message(self, frames))
+        receive = None if kind == zmq.PUSH else partial(sender.on_message, self)
         super().__init__(links.reactor, kind, endpoint, receive, tuning=tuning, watched=True)
+        self._queue = self._parcels
 
     @property
     def away(self) -> bool:
@@ -302,9 +304,6 @@ class NodeLink(Link, Generic[P]):
             self.down = False
             self._links.note_change(self)
         return True
-
-    def _blocked(self) -> bool:
-        return bool(self._parcels)
 
     def _flush(self) -> None:
         """Send what waits, up to a budget."""

@@ -10,7 +10,7 @@ touching the heap: an entry that comes up too early goes back in.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from broker.oslo.client.resend import Parcel
@@ -155,55 +155,37 @@ class PendingCall(Parcel):
         return self.monitor_s is not None and self.end_s != self.due_s
 
 
-class PendingCalls:
-    """The pending ones."""
+class PendingCalls(dict[bytes, PendingCall]):
+    """The pending ones, by id."""
 
     def __init__(self) -> None:
-        self._pending: dict[bytes, PendingCall] = {}
+        super().__init__()
         self._ends: list[tuple[float, bytes]] = []
 
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def __iter__(self) -> Iterator[PendingCall]:
-        return iter(list(self._pending.values()))
-
     def add(self, call: PendingCall) -> None:
-        """Keep it until it is taken out or has ended."""
-        self._pending[call.id] = call
-        self.watch(call)
-
-    def watch(self, call: PendingCall) -> None:
-        """Its deadline may be nearer than it was."""
+        """Keep it until it is taken out or has ended; or its deadline is nearer than it was."""
+        self[call.id] = call
         if call.end_s is not None:
-            if len(self._ends) > 2 * len(self._pending) + SPARE:
-                self._ends = [(end_s, number) for end_s, number in self._ends if number in self._pending]
+            if len(self._ends) > 2 * len(self) + SPARE:
+                self._ends = [(end_s, number) for end_s, number in self._ends if number in self]
                 heapq.heapify(self._ends)
             heapq.heappush(self._ends, (call.end_s, call.id))
-
-    def get(self, number: bytes) -> PendingCall | None:
-        """The pending call of that id."""
-        return self._pending.get(number)
-
-    def pop(self, number: bytes) -> PendingCall | None:
-        """Take it out."""
-        return self._pending.pop(number, None)
-
-    def take(self, link: object, now_s: float) -> list[PendingCall]:
-        """See ``Resend``; all that are not answered: their servers are asked whether they have them. They stay here."""
-        return [call for call in self._pending.values() if call.link is link and call.sent]
-
-    def next_end_s(self) -> float | None:
-        """When to ask ``ended`` next; None: nothing ends."""
-        return self._ends[0][0] if self._ends else None
 
     def forgive(self, absent: float, now: float) -> None:
         """This process was stopped: heartbeats are waited for so much longer, the time of a call is what it was."""
         if not absent:
             return
-        for call in self._pending.values():
+        for call in self.values():
             if call.monitored_out:
                 call.forgive(absent, now)
+
+    def take(self, link: object, now_s: float) -> list[PendingCall]:
+        """See ``Resend``; all that are not answered: their servers are asked whether they have them. They stay here."""
+        return [call for call in self.values() if call.link is link and call.sent]
+
+    def next_end_s(self) -> float | None:
+        """When to ask ``pop_due`` next; None: nothing ends."""
+        return self._ends[0][0] if self._ends else None
 
     def pop_due(self, now: float) -> list[PendingCall]:
         """Take out those whose time is over."""
@@ -211,12 +193,12 @@ class PendingCalls:
         ends = self._ends
         while ends and ends[0][0] <= now:
             number = heapq.heappop(ends)[1]
-            call = self._pending.get(number)
+            call = self.get(number)
             if call is None or call.end_s is None:
                 continue
             if call.end_s > now:
                 heapq.heappush(ends, (call.end_s, number))
                 continue
-            del self._pending[number]
+            del self[number]
             over.append(call)
         return over

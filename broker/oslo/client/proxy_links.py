@@ -88,7 +88,12 @@ class _Entry:
 
 
 class ControlLink(Link):
-    """The DEALER at one ``.ctl`` file, made for its first listener. For the thread of the sockets."""
+    """The DEALER at one ``.ctl`` file, made for its first listener. For the thread of the sockets.
+
+    Args:
+        registrations: is told what the proxy says of listeners.
+        deliver: takes everything else.
+    """
 
     def __init__(
         self,
@@ -97,9 +102,11 @@ class ControlLink(Link):
         folder: TrustedFolder,
         pipeline: Pipeline,
         registrations: ListenerRegistrations,
+        deliver: Callable[[Pipeline, Envelope, list[bytes]], None],
     ) -> None:
         self._pipeline = pipeline
         self._registrations = registrations
+        self._deliver = deliver
         self._entries: dict[str, _Entry] = {}
         self._numbers: dict[bytes, str] = {}
         self._pulse_waits = False
@@ -208,7 +215,7 @@ class ControlLink(Link):
             return
         kind = envelope.kind
         if kind not in _ABOUT_US:
-            self._registrations.on_message(self._pipeline, envelope, frames)
+            self._deliver(self._pipeline, envelope, frames)
         elif kind == Kind.OPENED:
             self._on_opened(envelope, frames)
         elif kind == Kind.CLOSED:
@@ -236,7 +243,7 @@ class ControlLink(Link):
                 self._open_again()
             return
         if envelope.reason == Reason.NO_CALLER:
-            self._registrations.on_message(self._pipeline, envelope, frames)
+            self._deliver(self._pipeline, envelope, frames)
             return
         entry = self._entries.get(self._numbers.pop(envelope.id, ""))
         if entry is None or entry.state is _State.CLOSING:

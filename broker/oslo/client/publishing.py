@@ -169,7 +169,7 @@ class Publisher(Sender[Copy]):
         """See ``Sender``."""
         self._buffer.add(parcel, self._reactor.now())
 
-    def on_message(self, link: NodeLink[Copy], frames: list[bytes]) -> None:
+    def on_message(self, link: NodeLink[Copy], frames: list[bytes], _origin: str) -> None:
         """A node has subscribed, or unsubscribed."""
         assert isinstance(link, PublishingLink)
         data = frames[0]

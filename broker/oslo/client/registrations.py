@@ -20,7 +20,7 @@ from broker.oslo.client.inbox import ClientInbox, Post, ReceivedMessage
 from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.proxy_links import ControlLink, FanoutSubscriptions
 from broker.oslo.contract import Settings
-from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, not_repeated
+from broker.oslo.frames import Kind, encode, fanout_filter, not_repeated
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.counters import Counters
@@ -109,7 +109,9 @@ class ListenerRegistrations:
     def _control(self, pipeline: Pipeline) -> ControlLink:
         link = self._controls.get(pipeline)
         if link is None:
-            link = ControlLink(self._reactor, self._settings, self._folder, pipeline, self)
+            link = ControlLink(
+                self._reactor, self._settings, self._folder, pipeline, self, self._delivery.message
+            )
             self._controls[pipeline] = link
         return link
 
@@ -188,10 +190,6 @@ class ListenerRegistrations:
             "dropped a message of the proxy of this node (%s): %s", pipeline, text, about=(pipeline,)
         )
 
-    def on_message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
-        """Something else came."""
-        self._delivery.message(pipeline, envelope, frames)
-
     # ------------------------------------------------------------ what items ask for
 
     def _send(self, pipeline: Pipeline, frames: Frames) -> bool:
@@ -250,7 +248,7 @@ class ListenerRegistrations:
         """Count what was lost in an inbox."""
         self._counters.count(name, n)
 
-    def too_large(self, what: str, size: int, limit: int) -> None:
+    def note_too_large(self, what: str, size: int, limit: int) -> None:
         """Log and count what was not sent."""
         self._counters.count("too_large")
         self._counters.say(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.waiting import Waiters
@@ -28,6 +28,16 @@ ADDRESSES_MAX: Final = 65_536
 """Addresses whose servers are remembered; beyond it all are forgotten and looked up anew."""
 
 Servers = tuple[Server, ...]
+
+
+class Found(NamedTuple):
+    """Who listens at one address, sorted; ``topic``: all of its topic, of which it was found."""
+
+    topic: Servers
+    calls: Servers
+    """Who may be called."""
+    casts: Servers
+    """Who may be sent a cast: over its own pipeline, or over that of calls."""
 
 
 class RoutingTable:
@@ -53,7 +63,7 @@ class RoutingTable:
         self._settings = settings
         self._changed = changed
         self._touched: set[str] = set()
-        self._found: dict[Address, tuple[Servers, Servers, Servers]] = {}
+        self._found: dict[Address, Found] = {}
         self._waiters = Waiters()
         self._reader: Reader | None = None
         self._redis: RedisShare | None = None
@@ -117,26 +127,18 @@ class RoutingTable:
 
     # ------------------------------------------------------------ in the thread of the sockets
 
-    def for_calls(self, address: Address) -> Servers:
-        """Who may be called at ``address``, sorted; the same object as long as nothing changes."""
-        return self._find(address)[1]
-
-    def for_casts(self, address: Address) -> Servers:
-        """Who may be sent a cast at ``address``: over its own pipeline, or over that of calls."""
-        return self._find(address)[2]
-
-    def _find(self, address: Address) -> tuple[Servers, Servers, Servers]:
+    def find(self, address: Address) -> Found:
+        """Who listens at ``address``; the same objects as long as nothing changes."""
         servers = self.replica.servers(address.exchange, address.topic)
         found = self._found.get(address)
-        if found is not None and found[0] is servers:
+        if found is not None and found.topic is servers:
             return found
         if len(self._found) >= ADDRESSES_MAX:
             self._found.clear()
         name = address.server
         those = tuple(each for each in servers if each.server == name) if name else servers
         called = tuple(each for each in those if Pipeline.CALL in each.pipelines)
-        found = (servers, those if len(called) == len(those) else called, those)
-        self._found[address] = found
+        found = self._found[address] = Found(servers, those if len(called) == len(those) else called, those)
         return found
 
     def lists(

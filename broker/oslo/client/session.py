@@ -17,7 +17,7 @@ from broker.oslo.client.client import Client
 from broker.oslo.client.inbox import ClientInbox
 from broker.oslo.client.pending_calls import Answer, PendingCall
 from broker.oslo.client.publishing import Publication
-from broker.oslo.client.waiting import bounded, new_waiter
+from broker.oslo.client.waiting import Waiter, bounded, new_waiter
 from broker.oslo.contract import (
     Address,
     Closed,
@@ -64,8 +64,15 @@ class ClientSession:
 
     # ------------------------------------------------------------ the client behind it
 
-    def _use(self) -> Client:
-        """The client, made when there is none in this process."""
+    def _use(self, *addresses: Address) -> Client:
+        """The client, made when there is none in this process. Names of ``addresses`` are checked once.
+
+        Raises:
+            ValueError: one of them cannot be sent.
+        """
+        for address in addresses:
+            if address not in self._checked:
+                self._check(address)
         client = self._client
         if client is not None and self._mine is process.state and not (self._closed or client.failed):
             return client
@@ -92,19 +99,13 @@ class ClientSession:
             raise Refused(f"the proxy of this node cannot be trusted: {text}", Reason.DENIED)
 
     def _check(self, address: Address) -> None:
-        """Names are checked once.
-
-        Raises:
-            ValueError: one of them cannot be sent.
-        """
-        if address not in self._checked:
-            for name, what in zip(address, ("exchange", "topic", "server"), strict=True):
-                check_name(name, what)
-            if not address.topic:
-                raise ValueError(f"exchange {address.exchange!r}: saw no topic, expected one")
-            if len(self._checked) >= CHECKED_MAX:
-                self._checked.clear()
-            self._checked.add(address)
+        for name, what in zip(address, ("exchange", "topic", "server"), strict=True):
+            check_name(name, what)
+        if not address.topic:
+            raise ValueError(f"exchange {address.exchange!r}: saw no topic, expected one")
+        if len(self._checked) >= CHECKED_MAX:
+            self._checked.clear()
+        self._checked.add(address)
 
     # ------------------------------------------------------------ calls
 
@@ -125,8 +126,8 @@ class ClientSession:
             ValueError: a name that cannot be sent, or a time that is not a number. An infinite one is none.
         """
         waiter = new_waiter()
-        call = self._new_call(address, body, _Done(waiter), timeout_s, monitor_s, mandatory)
-        return self._await(call, waiter, call.timeout_s)
+        client, call = self._new_call(address, body, waiter.set, timeout_s, monitor_s, mandatory=mandatory)
+        return self._await(client, call, waiter)
 
     def start_call(
         self,
@@ -139,7 +140,7 @@ class ClientSession:
         mandatory: bool = False,
     ) -> None:
         """As ``call`` without waiting: ``done`` is called once, in the thread of the sockets."""
-        self._start(self._new_call(address, body, done, timeout_s, monitor_s, mandatory))
+        self._start(*self._new_call(address, body, done, timeout_s, monitor_s, mandatory=mandatory))
 
     def _new_call(
         self,
@@ -147,37 +148,41 @@ class ClientSession:
         body: bytes,
         done: Callable[[Answer], None],
         timeout_s: float | None,
-        monitor_s: float | None,
-        mandatory: bool,
-    ) -> PendingCall:
-        self._check(address)
+        monitor_s: float | None = None,
+        *,
+        kind: Kind = Kind.CALL,
+        mandatory: bool = False,
+        tries: int | None = None,
+    ) -> tuple[Client, PendingCall]:
+        client = self._use(address)
         seconds = bounded(timeout_s)
-        return PendingCall(
+        call = PendingCall(
             address,
             body,
-            self._use().calls.ids.next(),
+            client.calls.ids.next(),
             done,
+            kind=kind,
             due_s=None if seconds is None else time.monotonic() + seconds,
             timeout_s=seconds,
             monitor_s=bounded(monitor_s),
             mandatory=mandatory,
+            tries=tries,
             owner=self,
         )
+        return client, call
 
-    def _start(self, call: PendingCall) -> Client:
-        client = self._use()
+    def _start(self, client: Client, call: PendingCall) -> None:
         if call.size > client.routes.body_max:
             call.finish(_too_large(call.address, call.size, client))
         elif not client.post(client.calls.start, call):
             call.finish(Closed(f"{call.address}: the session is closed"))
-        return client
 
-    def _await(self, call: PendingCall, waiter: Any, timeout_s: float | None) -> bytes:
-        client = self._start(call)
+    def _await(self, client: Client, call: PendingCall, waiter: Waiter) -> bytes:
+        self._start(client, call)
         try:
             if client.is_ours() and not call.over:
                 raise Undelivered(f"{call.address}: the thread of the sockets would wait for itself")
-            waiter.wait(None if timeout_s is None else timeout_s + STUCK_S)
+            waiter.wait(None if call.timeout_s is None else call.timeout_s + STUCK_S)
         finally:
             if not call.over:
                 client.post(client.calls.abandon, call)
@@ -202,11 +207,17 @@ class ClientSession:
         Raises:
             Undelivered, Unroutable (``mandatory``), Refused, Closed.
         """
-        self._check(address)
         if mandatory:
-            self._cast_confirmed(address, body, retry)
+            waiter = new_waiter()
+            tries = None if retry is None or retry < 0 else retry
+            self._await(
+                *self._new_call(
+                    address, body, waiter.set, CONFIRM_S, kind=Kind.CAST, mandatory=True, tries=tries
+                ),
+                waiter,
+            )
             return
-        client = self._use()
+        client = self._use(address)
         links = client.casts.links
         self._fits(client, address, body)
 
@@ -215,26 +226,9 @@ class ClientSession:
 
         client.submit(client.casts.cast, Cast(address, body), address, retry, full)
 
-    def _cast_confirmed(self, address: Address, body: bytes, retry: int | None) -> None:
-        waiter = new_waiter()
-        call = PendingCall(
-            address,
-            body,
-            self._use().calls.ids.next(),
-            _Done(waiter),
-            kind=Kind.CAST,
-            due_s=time.monotonic() + CONFIRM_S,
-            timeout_s=CONFIRM_S,
-            mandatory=True,
-            tries=None if retry is None or retry < 0 else retry,
-            owner=self,
-        )
-        self._await(call, waiter, CONFIRM_S)
-
     def fanout(self, address: Address, body: bytes, *, retry: int | None = None) -> None:
         """Send to every server of the topic; as ``cast``. Nodes that could not be reached are logged and counted."""
-        self._check(address)
-        client = self._use()
+        client = self._use(address)
         fanouts = client.fanouts
         self._fits(client, address, body)
 
@@ -247,8 +241,7 @@ class ClientSession:
     def notify(self, exchange: str, topic: str, body: bytes, *, retry: int | None = None) -> None:
         """Send to one listener of each pool at ``topic`` (its priority at the end); as ``fanout``."""
         address = Address(exchange, topic)
-        self._check(address)
-        client = self._use()
+        client = self._use(address)
         notifications = client.notifications
         self._fits(client, address, body)
 
@@ -272,7 +265,6 @@ class ClientSession:
         Raises:
             Refused: this process may not listen there.
         """
-        self._check(address)
         listener = os.urandom(LISTENER_CHARS // 2).hex()
         record = Record(address.exchange, address.topic, address.server, listener)
         return self._listen(listener, [record], None, rpc=True)
@@ -284,8 +276,6 @@ class ClientSession:
             Refused: this process may not listen there.
         """
         listener = os.urandom(LISTENER_CHARS // 2).hex()
-        for exchange, topic in topics:
-            self._check(Address(exchange, topic))
         if not topics:
             raise ValueError("listener for notifications: saw no topic, expected one at least")
         check_name(pool or "", "pool")
@@ -296,7 +286,7 @@ class ClientSession:
         self, listener: str, records: Sequence[Record], pool: str | None, *, rpc: bool
     ) -> ClientInbox:
         self._check_folder()
-        client = self._use()
+        client = self._use(*(Address(each.exchange, each.topic, each.server) for each in records))
         settings = self._settings
         owner = client.registrations
         limits = (settings.inbox_msgs, settings.inbox_bytes)
@@ -376,15 +366,3 @@ def _too_large(address: Address, size: int, client: Client) -> TooLarge:
     return TooLarge(
         f"{address}: saw a body of {size} bytes, expected {client.routes.body_max} at most (message_bytes_max)"
     )
-
-
-class _Done:
-    """Wakes the caller of a call."""
-
-    __slots__ = ("_waiter",)
-
-    def __init__(self, waiter: Any) -> None:
-        self._waiter = waiter
-
-    def __call__(self, _answer: Answer) -> None:
-        self._waiter.set()

@@ -32,8 +32,8 @@ SAY_NAME: Final = "headgate-oslo-log"
 class Waiter(Protocol):
     """Waits once, in the thread (and greenlet) that calls ``wait``; ``set`` may come from any thread at any time."""
 
-    def set(self) -> None:
-        """It has happened. Harmless twice."""
+    def set(self, _what: object = None) -> None:
+        """It has happened, whatever it is. Harmless twice."""
 
     def wait(self, timeout_s: float | None) -> bool:
         """True when it has happened; False after ``timeout_s`` (None: waits for ever)."""
@@ -103,7 +103,7 @@ class NativeWaiter:
         self._lock = natives.allocate_lock()
         self._lock.acquire()
 
-    def set(self) -> None:
+    def set(self, _what: object = None) -> None:
         """See ``Waiter``."""
         self._set = True
         try:
@@ -129,7 +129,7 @@ class GreenWaiter:
         self._greenlet: Any = None
         self._dispatcher: Dispatcher | None = None
 
-    def set(self) -> None:
+    def set(self, _what: object = None) -> None:
         """See ``Waiter``."""
         self._set = True
         dispatcher = self._dispatcher  # looked at after the flag: ``wait`` looks at them the other way round

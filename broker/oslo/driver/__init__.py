@@ -7,8 +7,7 @@
     url            a transport URL and the options -> ``contract.Settings``, and how a virtual host isolates
     serialization  contexts, messages, results and failures <-> bodies, as rabbit's driver would have them
     errors         failures of the wing -> exceptions that oslo.messaging knows
-    listener       what a server polls: one message with reply, heartbeat, acknowledge, requeue; how many it may hold
-    server_listener  how a server gets its messages: threads of its executor take them, or one polls
+    listener       how a server gets its messages: threads of its executor take them, or one polls, and holds so many
     driver         ``ZmqDriver``, which oslo.messaging loads by its entry point
 
 An application changes its ``transport_url`` and nothing else (zmq-patterns-usage, "Impact on Existing APIs").

@@ -22,8 +22,7 @@ from broker.oslo.bodies import BodyFormat
 from broker.oslo.contract import Address, OsloFailure
 from broker.oslo.driver import historic, options, serialization
 from broker.oslo.driver.errors import sent_by_client, translated
-from broker.oslo.driver.listener import LEAST_WINDOW, ZmqListener
-from broker.oslo.driver.server_listener import ServerListener
+from broker.oslo.driver.listener import LEAST_WINDOW, ServerListener, ZmqListener
 from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
 from broker.oslo.frames import check_name
 from broker.oslo.names import DEFAULT_EXCHANGE
@@ -104,7 +103,8 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         """
         address = self._address(target.exchange, target.topic, "" if target.fanout else target.server)
         body = self._form.write(serialization.request_body(ctxt, message))
-        session = self._session()
+        session = self._sessions.get(os.getpid()) or self._session()
+        at_least_once = bool(transport_options) and _at_least_once(transport_options)
         try:
             if wait_for_reply:
                 reply = session.call(
@@ -112,12 +112,12 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
                     body,
                     timeout_s=timeout,
                     monitor_s=call_monitor_timeout or None,
-                    mandatory=_at_least_once(transport_options),
+                    mandatory=at_least_once,
                 )
             elif target.fanout:
                 return session.fanout(address, body, retry=retry)
             else:
-                return session.cast(address, body, mandatory=_at_least_once(transport_options), retry=retry)
+                return session.cast(address, body, mandatory=at_least_once, retry=retry)
         except OsloFailure as failure:
             raise sent_by_client(translated(failure, address, message), target) from failure
         return serialization.read_reply(reply, self._allowed_remote_exmods, self._form)
@@ -220,8 +220,6 @@ def _check_pool(pool: str, addresses: Iterable[Address]) -> None:
 
 def _at_least_once(transport_options: Any) -> bool:
     """``TransportOptions`` has it as an attribute; the interface's text speaks of a dictionary."""
-    if not transport_options:
-        return False
     if isinstance(transport_options, Mapping):
         return bool(transport_options.get("at_least_once"))
     return bool(getattr(transport_options, "at_least_once", False))

@@ -27,7 +27,7 @@ from oslo_messaging._drivers import common
 from oslo_serialization import jsonutils
 
 from broker.nesting import check
-from broker.oslo.bodies import USUAL, BodyFormat
+from broker.oslo.bodies import USUAL, BodyFormat, plain
 from broker.safe_text import about, kind, text
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def _plain(ctxt: Any) -> Mapping[str, Any]:
     if ctxt is None:
         return {}
     items = ctxt if isinstance(ctxt, Mapping) else ctxt.to_dict()
-    return {key if type(key) is str else str(key): value for key, value in items.items()}
+    return dict(zip(map(str, items), items.values(), strict=True))
 
 
 def read_request(body: bytes, form: BodyFormat = USUAL) -> Request:
@@ -106,7 +106,7 @@ def read_request(body: bytes, form: BodyFormat = USUAL) -> Request:
         oslo_messaging._drivers.common.UnsupportedRpcEnvelopeVersion: an envelope of another major version.
     """
     try:
-        data = decode(form.read(body))
+        data = decode(plain(body, form.limit))
     except ValueError as error:
         raise Unreadable(f"a body of {len(body)} bytes, expected JSON: {error}") from None
     if type(data) is not dict or type(data.get("ctxt")) is not dict or type(data.get("message")) is not dict:
@@ -191,7 +191,7 @@ def read_reply(body: bytes, allowed_remote_exmods: list[str], form: BodyFormat =
         Unreadable: not a body of this module.
     """
     try:
-        data = decode(form.read(body))
+        data = decode(plain(body, form.limit))
     except ValueError as error:
         raise Unreadable(f"a reply of {len(body)} bytes, expected JSON: {error}") from None
     if type(data) is not dict:

@@ -124,7 +124,10 @@ class CastProxy(DirectRoom):
         return True
 
     def _hand_out(self, queue: CastQueue, cast: WaitingCast) -> None:
-        if self._registration.socket.send_credited((queue.owner.rid, cast.head, cast.body)) > Outcome.FULL:
+        if (
+            self._registration.socket.send((queue.owner.rid, cast.head, cast.body), credited=True)
+            > Outcome.FULL
+        ):
             queue.fly(cast.size)
             self._delivered += 1
         else:

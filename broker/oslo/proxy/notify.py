@@ -224,11 +224,11 @@ class NotifyProxy(PipelineRoom):
         return False
 
     def _give(self, handouts: list[Handout]) -> None:
-        send = self._registration.socket.send_credited
+        send = self._registration.socket.send
         missed: list[Handout] = []
         for handout in handouts:
             member, (_key, _id, _stamp, (head, body), _size), _kept = handout
-            if send([member.owner.rid, head, member.id.encode(), body]) <= Outcome.FULL:
+            if send([member.owner.rid, head, member.id.encode(), body], credited=True) <= Outcome.FULL:
                 missed.append(handout)
         if missed:
             self.pools.undo(missed)

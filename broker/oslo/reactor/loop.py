@@ -258,11 +258,17 @@ class Reactor:
             reader = self._readers.get(fd)
             if reader is None:
                 if self._bell is not None and fd == self._bell.fd:
-                    self._woken(self._bell)
+                    # read first, then no longer awake, then look at the queue: whoever adds after that rings again
+                    self._bell.quiet()
+                    self._awake = False
             elif fd not in self._new_readers and not self._guarded(reader, ()):
                 self._rest(fd, reader)
-        self._calls()
-        self._due()
+        for queue in (self._foreign, self._soon):
+            for _ in range(min(len(queue), CALLS_MAX)):
+                call, args = queue.popleft()
+                self._guarded(call, args)
+        if self._timers and self._timers[0][0] <= self.now():
+            self._due()
         touched, self._touched = self._touched, {}
         for socket in touched:
             self._guarded(socket.look, ())
@@ -277,20 +283,7 @@ class Reactor:
             return _LONGEST_S
         return max(0.0, min(_LONGEST_S, self._timers[0][0] - self.now()))
 
-    def _woken(self, bell: natives.Bell) -> None:
-        # read first, then no longer awake, then look at the queue: whoever adds after that rings again
-        bell.quiet()
-        self._awake = False
-
-    def _calls(self) -> None:
-        for queue in (self._foreign, self._soon):
-            for _ in range(min(len(queue), CALLS_MAX)):
-                call, args = queue.popleft()
-                self._guarded(call, args)
-
     def _due(self) -> None:
-        if not self._timers:
-            return
         now = self.now()
         due = []
         while self._timers and self._timers[0][0] <= now:

@@ -31,53 +31,54 @@ class Outbox:
 
     Attributes:
         bytes: of all frames.
+        entries: messages with their bytes, oldest first.
     """
 
-    __slots__ = ("_entries", "_tally", "bytes")
+    __slots__ = ("_tally", "bytes", "entries")
 
     def __init__(self, tally: Tally | None = None) -> None:
         self.bytes = 0
-        self._entries: deque[tuple[Frames, int]] = deque()
+        self.entries: deque[tuple[Frames, int]] = deque()
         self._tally = Tally() if tally is None else tally
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     @property
     def head(self) -> Frames:
         """The oldest message; there has to be one."""
-        return self._entries[0][0]
+        return self.entries[0][0]
 
     @property
     def cost(self) -> int:
         """Bytes that it holds, ``MESSAGE_COST`` counted in."""
-        return self.bytes + MESSAGE_COST * len(self._entries)
+        return self.bytes + MESSAGE_COST * len(self.entries)
 
     def has_room(self, msgs_max: int, bytes_max: int) -> bool:
         """True when one more message may wait here: the one that makes it full may be of any size."""
-        return not self._entries or (len(self._entries) < msgs_max and self.bytes < bytes_max)
+        return not self.entries or (len(self.entries) < msgs_max and self.bytes < bytes_max)
 
     def put(self, frames: Frames, size: int) -> None:
         """Add a message whose frames have ``size`` bytes."""
-        self._entries.append((frames, size))
+        self.entries.append((frames, size))
         self._count(size, 1)
 
     def pop(self) -> Frames:
         """Take the oldest one out."""
-        frames, size = self._entries.popleft()
+        frames, size = self.entries.popleft()
         self._count(-size, -1)
         return frames
 
     def sift(self, take: Callable[[Frames], bool]) -> list[Frames]:
         """Take out what ``take`` says, oldest first; the rest keeps its order."""
         taken: list[Frames] = []
-        for _ in range(len(self._entries)):
-            frames, size = self._entries.popleft()
+        for _ in range(len(self.entries)):
+            frames, size = self.entries.popleft()
             if take(frames):
                 taken.append(frames)
                 self._count(-size, -1)
             else:
-                self._entries.append((frames, size))
+                self.entries.append((frames, size))
         return taken
 
     def empty(self) -> list[Frames]:

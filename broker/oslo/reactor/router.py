@@ -53,7 +53,7 @@ class RouterSocket(Socket):
             reactor, sock, receive, origin=origin, outbox_msgs=outbox_msgs, outbox_bytes=outbox_bytes
         )
         self.lost: Callable[[bytes, list[Frames]], None] | None = None
-        self._outboxes: dict[bytes, Outbox] = {}
+        self._queue = self._outboxes = dict[bytes, Outbox]()
         self._tally = Tally()
         self._total_max = total_bytes
 
@@ -71,15 +71,10 @@ class RouterSocket(Socket):
         outbox = self._outboxes.get(peer)
         return outbox is None or outbox.has_room(self._msgs_max, self._bytes_max)
 
-    def send(self, frames: Frames) -> Outcome:
-        """See ``Socket.send``; GONE: no such peer."""
-        return self._put(frames, bounded=True)
-
-    def send_credited(self, frames: Frames) -> Outcome:
-        """As ``send``, and never full: whoever calls it gives the peer no more than it bounds itself."""
-        return self._put(frames, bounded=False)
-
-    def _put(self, frames: Frames, *, bounded: bool) -> Outcome:
+    def send(self, frames: Frames, *, credited: bool = False) -> Outcome:
+        """See ``Socket.send``; GONE: no such peer. ``credited``: it is never full, since whoever sends gives the peer
+        no more than it bounds itself.
+        """
         if self.closed:
             return self._full()
         peer = frames[0]
@@ -94,7 +89,7 @@ class RouterSocket(Socket):
             outbox = Outbox(self._tally)
         size = sum(map(len, frames))
         has_room = outbox.has_room(self._msgs_max, self._bytes_max) and not self._exceeds_share(outbox, size)
-        if bounded and not has_room:
+        if not (has_room or credited):
             return self._full()
         outbox.put(frames, size)
         self._outboxes[peer] = outbox
@@ -154,9 +149,6 @@ class RouterSocket(Socket):
         if self.tap is not None:
             self._show(self.tap, frames)
         return True
-
-    def _blocked(self) -> bool:
-        return bool(self._outboxes)
 
     def _flush(self) -> None:
         """Send what waits, of some peers in rotation: trying those that do not read costs time, too."""

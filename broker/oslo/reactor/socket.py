@@ -11,7 +11,7 @@ Frames are copied into libzmq: sending them without a copy needs a thread of pyz
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from enum import IntEnum
 from typing import Any, Final
 
@@ -111,8 +111,14 @@ class Socket:
         self._receive = receive
         # without pyzmq's check for draft sockets, a call for each frame
         self._send: Any = super(zmq.Socket, sock).send
-        self._reading = MessageReader(sock, origin)
+        self._recv: Any = super(zmq.Socket, sock).recv
+        self._origin = origin
+        self._skipping = False
+        self._bundled = sock.type == zmq.DEALER
+        self._most = 1 if self._bundled else FRAMES_MAX
         self._outbox = Outbox()
+        self._queue: Sized = self._outbox.entries
+        """Empty when nothing waits."""
         self._msgs_max = outbox_msgs
         self._bytes_max = outbox_bytes
         self._paused = False
@@ -134,7 +140,7 @@ class Socket:
         """Send one message, or let it wait behind those that do; see ``Outcome``."""
         if self.closed:
             return self._full()
-        if not self._outbox:
+        if not self._queue:
             self._reactor.check_after_turn(self)
             if self._write(frames):
                 return Outcome.SENT
@@ -228,9 +234,6 @@ class Socket:
             self._retry.cancel()
             self._retry = None
 
-    def _blocked(self) -> bool:
-        return bool(self._outbox)
-
     # ------------------------------------------------------------ reading
 
     @property
@@ -249,13 +252,13 @@ class Socket:
         if self.closed:
             return
         readable = self._readable()
-        if self._blocked():
+        if self._queue:
             self._flush()
             readable = self._readable()
         if self._receive is None or self._paused or not readable:
             return
         self._drain(self._receive)
-        if self._blocked():
+        if self._queue:
             self._reactor.check_after_turn(self)  # reading may have taken in the news of room
 
     def _readable(self) -> bool:
@@ -263,7 +266,7 @@ class Socket:
         if self.closed:
             return False
         events = int(self.sock.get(_EVENTS))
-        if self._tells_room and events & _POLLOUT and self._blocked():
+        if self._tells_room and events & _POLLOUT and self._queue:
             self._reactor.check_after_turn(self)
         return bool(events & _POLLIN)
 
@@ -271,9 +274,9 @@ class Socket:
         size = 0
         for turn in range(DRAIN_MSGS):
             try:
-                if not self._reading.ready():
+                if self._skipping and not self._skip_rest():
                     break
-                frames, origin = self._reading.message()
+                frames, origin = self._read()
             except zmq.Again:
                 return
             except zmq.ZMQError as error:
@@ -296,46 +299,12 @@ class Socket:
                 return  # asking costs a third of being told so by an exception; in a burst it is not worth it
         self._reactor.check_after_turn(self)
 
-    # ------------------------------------------------------------ end
+    def _read(self) -> tuple[list[bytes], str]:
+        """The frames of the next message, and its origin; of too many the first ``FRAMES_MAX``.
 
-    def close(self, linger_ms: int = 0) -> None:
-        """Close the socket; libzmq goes on sending what it was given for ``linger_ms``. Harmless twice.
-
-        What waits in the outbox stays there, for ``take_back``.
-        """
-        if self.closed:
-            return
-        self.closed = True
-        if self._retry is not None:
-            self._retry.cancel()
-        self._reactor.remove_reader(self._fd)
-        self._reactor.forget(self)
-        self.sock.close(linger_ms)
-        if self.ended is not None:
-            self.ended()
-
-
-class MessageReader:
-    """Reads messages from ``sock``: their frames, how many at most, and whose connection each came by.
-
-    A DEALER is sent bundles (``bundle``, which says why). What is none came from a wrong peer; it is handed on as one
-    frame that no receiver can take for anything but malformed, so that each counts and logs it as other nonsense.
-
-    Args:
-        sock: not closed by this.
-        origin: property of connections that is read with each message; "" none.
-    """
-
-    def __init__(self, sock: zmq.Socket[bytes], origin: str) -> None:
-        # without pyzmq's check for draft sockets, a call for each frame
-        self._recv: Any = super(zmq.Socket, sock).recv
-        self._origin = origin
-        self._skipping = False
-        self._bundled = sock.type == zmq.DEALER
-        self._most = 1 if self._bundled else FRAMES_MAX
-
-    def message(self) -> tuple[list[bytes], str]:
-        """The frames of the next message and its origin; of too many the first ``FRAMES_MAX``, of a DEALER's see above.
+        A DEALER is sent bundles (``bundle``, which says why). What is none came from a wrong peer; it is handed on as
+        one frame that no receiver can take for anything but malformed, so that each counts and logs it as other
+        nonsense.
 
         Raises:
             zmq.Again: there is none.
@@ -355,21 +324,37 @@ class MessageReader:
                 break
             frame = recv(_NOBLOCK, False)
             frames.append(frame.bytes)
-        return (self._opened(frames[0]) if self._bundled else frames), origin
-
-    def _opened(self, frame: bytes) -> list[bytes]:
+        if not self._bundled:
+            return frames, origin
         if not self._skipping:  # several frames are no bundle, whatever the first one is
             try:
-                return unpack(frame)
+                return unpack(frames[0]), origin
             except ValueError:
                 pass
-        return [NO_BUNDLE + frame]
+        return [NO_BUNDLE + frames[0]], origin
 
-    def ready(self) -> bool:
+    def _skip_rest(self) -> bool:
         """False: the rest of the last message is still being dropped; ask again in the next turn."""
-        if self._skipping:
-            for _ in range(SKIPPED_FRAMES):
-                if not self._recv(_NOBLOCK, False).more:
-                    self._skipping = False
-                    break
-        return not self._skipping
+        for _ in range(SKIPPED_FRAMES):
+            if not self._recv(_NOBLOCK, False).more:
+                self._skipping = False
+                return True
+        return False
+
+    # ------------------------------------------------------------ end
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the socket; libzmq goes on sending what it was given for ``linger_ms``. Harmless twice.
+
+        What waits in the outbox stays there, for ``take_back``.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+        self._reactor.remove_reader(self._fd)
+        self._reactor.forget(self)
+        self.sock.close(linger_ms)
+        if self.ended is not None:
+            self.ended()

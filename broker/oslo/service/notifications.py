@@ -151,7 +151,6 @@ class NotificationListening:
                 body = item.body
                 with contextlib.suppress(ValueError):  # what cannot be read is counted where it is looked at
                     body = plain(body)
-                item.acknowledge()
                 self._put(exchange, topic, body)
         finally:
             self._inbox = None

@@ -94,7 +94,6 @@ class Serving(Side):
         while item is not None:
             said: dict[str, Any] = json.loads(item.body)
             self.log.serve(self.conn, said, None, None)
-            item.acknowledge()
             if item.wants_reply:
                 item.reply(json.dumps({"id": said["id"], "by": self.conn, "k": 0}).encode())
             item = intake.get(0)

@@ -16,7 +16,6 @@ def bodies(notes, number):
     for _ in range(number):
         item = notes.get(PATIENCE_S)
         found.append(item.body)
-        item.acknowledge()
     return found
 
 

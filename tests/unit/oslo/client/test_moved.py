@@ -65,7 +65,7 @@ def test_casts_are_sent_again_where_their_node_is_now(play, open_session, new_so
     node.announce(server("l1"), pipeline="cast", endpoint=endpoint)
     port = open_session()
     port._use()
-    until(lambda: port.status() and port._client.routes.for_casts(WHERE), "the server")
+    until(lambda: port.status() and port._client.routes.find(WHERE).casts, "the server")
     for number in range(3):
         port.cast(WHERE, b"%d" % number)
     for _ in range(3):

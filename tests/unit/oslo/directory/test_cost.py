@@ -164,9 +164,7 @@ def test_listeners_that_open_one_after_another_cost_a_bounded_number_of_announce
     """Each in a turn of its own; the first of a quiet pipeline is told at once."""
     one = Announcer(reactor, NodeConfig(str(tmp_path), node="n1"), "call", "", "")
     announced = []
-    one._link.announce = lambda said: announced.append(
-        (reactor.now(), one._not_before, len(said.records))
-    )
+    one._link.announce = lambda said: announced.append((reactor.now(), one._not_before, len(said.records)))
     began = reactor.now()
     for number in range(count):
         one.add([record(number)])

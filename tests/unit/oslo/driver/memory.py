@@ -26,9 +26,6 @@ class MemoryItem:
     replies: "queue.Queue[bytes | None]" = field(default_factory=queue.Queue)
     back: "MemoryIntake | None" = None
 
-    def acknowledge(self) -> None:
-        self.told.append("acknowledge")
-
     def requeue(self) -> None:
         self.told.append("requeue")
         if self.back is not None:

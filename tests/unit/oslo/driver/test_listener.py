@@ -11,7 +11,7 @@ from oslo_messaging._drivers import base
 from broker.oslo.contract import Address
 from broker.oslo.driver import listener as module
 from broker.oslo.driver import serialization
-from broker.oslo.driver.listener import Window, ZmqIncoming, ZmqListener
+from broker.oslo.driver.listener import ZmqIncoming, ZmqListener
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
 HERE = Address("e", "t")
@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_dropped_and_its_caller_is_told(
     inbox.put(item(3))
     with caplog.at_level(logging.WARNING):
         assert numbers(listener.poll()) == [3]
-    assert (call.told, cast.told) == (["acknowledge", "reply"], ["acknowledge"])
+    assert (call.told, cast.told) == (["reply"], [])
     assert "e/t" in caplog.text
     reply = call.replies.get_nowait()
     assert reply is not None
@@ -162,21 +162,20 @@ def test_what_cannot_be_read_is_dropped_and_its_caller_is_told(
 
 def test_an_incoming_message_does_what_its_server_says() -> None:
     mine = item(1, wants_reply=True, monitor_s=2.5)
-    incoming = ZmqIncoming(mine, serialization.read_request(mine.body), Window(64))
+    incoming = ZmqIncoming(mine, serialization.read_request(mine.body))
     assert (incoming.client_timeout, incoming.ctxt) == (2.5, {})
-    assert incoming.msg_id != ZmqIncoming(mine, serialization.read_request(mine.body), Window(64)).msg_id
-    incoming.acknowledge()
+    assert incoming.msg_id != ZmqIncoming(mine, serialization.read_request(mine.body)).msg_id
     incoming.heartbeat()
     incoming.reply({"a": 1})
     incoming.requeue()
-    assert mine.told == ["acknowledge", "beat", "reply", "requeue"]
+    assert mine.told == ["beat", "reply", "requeue"]
     assert mine.replies.get_nowait() is None
     assert mine.replies.get_nowait() == b'{"result": {"a": 1}}'
 
 
 def test_a_cast_is_never_replied_to() -> None:
     mine = item()
-    incoming = ZmqIncoming(mine, serialization.read_request(mine.body), Window(64))
+    incoming = ZmqIncoming(mine, serialization.read_request(mine.body))
     incoming.reply("x")
     incoming.reply(failure=(ValueError, ValueError("x"), None))
     assert mine.told == []
@@ -184,9 +183,6 @@ def test_a_cast_is_never_replied_to() -> None:
 
 
 class Raising(MemoryItem):
-    def acknowledge(self) -> None:
-        raise OSError("gone")
-
     def requeue(self) -> None:
         raise OSError("gone")
 
@@ -199,10 +195,9 @@ class Raising(MemoryItem):
 
 def test_an_incoming_message_never_raises(caplog: pytest.LogCaptureFixture) -> None:
     mine = Raising(b"{}", HERE, wants_reply=True)
-    incoming = ZmqIncoming(mine, serialization.Request({}, {}), Window(64))
+    incoming = ZmqIncoming(mine, serialization.Request({}, {}))
     with caplog.at_level(logging.ERROR):
-        incoming.acknowledge()
         incoming.requeue()
         incoming.reply(1)
         incoming.heartbeat()
-    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 4
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 3

@@ -12,10 +12,9 @@ from oslo_config import cfg
 from oslo_messaging.server import MessageHandlingServer
 
 from broker.oslo.contract import Address
-from broker.oslo.driver import server_listener
-from broker.oslo.driver.listener import ZmqListener
+from broker.oslo.driver import listener as listeners
+from broker.oslo.driver.listener import ServerListener, Workers, ZmqListener
 from broker.oslo.driver.serialization import request_body
-from broker.oslo.driver.server_listener import ServerListener, Workers
 from tests.tables import for_each
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
@@ -305,8 +304,8 @@ def test_a_child_that_was_forked_while_a_thread_was_asked_for_can_stop(inbox):
 )
 def test_everybody_else_is_polled_for(monkeypatch, server, size, green):
     inbox = MemoryIntake([("e", "t")])
-    monkeypatch.setattr(server_listener.natives, "threads_are_green", lambda: green)
-    assert size > 1 or server_listener.find_server(server._on_incoming) is None
+    monkeypatch.setattr(listeners.natives, "threads_are_green", lambda: green)
+    assert size > 1 or listeners.find_server(server._on_incoming) is None
     listener = listener_of(inbox, size=size)
     server.asked.submit = lambda call, incoming: call(incoming)
     listener.start(server._on_incoming)
@@ -372,7 +371,7 @@ def test_servers_of_this_release_are_not_polled_for(kind):
         )
     server.start()
     try:
-        assert server_listener.find_server(server._on_incoming) is server
+        assert listeners.find_server(server._on_incoming) is server
     finally:
         server.stop()
         server.wait()

@@ -9,7 +9,7 @@ import pytest
 from broker.oslo.contract import Address, TooLarge
 from broker.oslo.driver import serialization
 from broker.oslo.driver.errors import MessageRefused
-from broker.oslo.driver.listener import Window, ZmqIncoming
+from broker.oslo.driver.listener import ZmqIncoming
 from broker.oslo.names import Reason
 from tests.unit.oslo.driver.memory import MemoryItem, Network
 
@@ -19,7 +19,7 @@ LIMIT = 2_000
 def answered(**words: Any) -> Any:
     """What a caller gets of ``reply``, where so much can be sent at most."""
     item = MemoryItem(b"", Address("x", "t", "s"), wants_reply=True, reply_bytes_max=LIMIT)
-    ZmqIncoming(item, serialization.Request({}, {}), Window(1)).reply(**words)
+    ZmqIncoming(item, serialization.Request({}, {})).reply(**words)
     body = item.replies.get(timeout=20.0)
     assert body is not None
     assert len(body) <= LIMIT

@@ -21,10 +21,6 @@ class FakeItem:
     def __init__(self, body, exchange="openstack", topic="notifications.info"):
         self.body = body if isinstance(body, bytes) else msgspec.json.encode(body)
         self.address = Address(exchange, topic)
-        self.acknowledged = False
-
-    def acknowledge(self):
-        self.acknowledged = True
 
 
 class FakeIntake:
