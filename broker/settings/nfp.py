@@ -171,14 +171,14 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue_per_client: Count = 1000
     """Jobs of one client that may wait for a worker; beyond it 500. Default 1000: one client leaves room for nine."""
 
-    slots_per_client: Count = 20_000
+    parts_per_client: Count = 20_000
     """Workers that the waiting jobs of one client may be for, together; beyond it 500, except that one job for more is
     taken while none waits. Default 20000: a job for all of the largest services, and more behind it."""
 
     jobs_max: Count = 100_000
     """Unfinished jobs in all; beyond it 500. Default 100000: names of services are free to invent, memory is not."""
 
-    slots_max: Count = 200_000
+    parts_max: Count = 200_000
     """Workers that unfinished jobs may be for in all; beyond it 500. Default 200000, some hundred MiB."""
 
     open_max_bytes: Bytes = 512 * 2**20

@@ -174,42 +174,42 @@ async def show(
 
 
 def _show(screen: Screen, told: dict[str, Any]) -> None:
-    apart = ("slots", "workers", "results", "result", "error", "arguments")
+    apart = ("parts", "workers", "results", "result", "error", "arguments")
     plain = {label: value for label, value in told.items() if label not in apart}
     if told.get("submitted") is not None:
         plain["submitted"] = clock(int(told["submitted"] * 1e9))
     plain["arguments"] = _arguments(told.get("arguments"))
     screen.table(("job", ""), [(label, short(value, 500)) for label, value in plain.items()])
     heads = ("worker", "state", "attempt", "status", "bytes")
-    slots = told.get("slots") or ()
+    parts = told.get("parts") or ()
     rows = [
         (
-            _who(slot),
-            slot.get("ended") or slot["state"],
-            str(slot["attempt"]),
-            str(slot["status"] or ""),
-            str(slot["size"]),
+            _who(part),
+            part.get("ended") or part["state"],
+            str(part["attempt"]),
+            str(part["status"] or ""),
+            str(part["size"]),
         )
-        for slot in slots
+        for part in parts
     ]
     screen.table(heads, rows)
-    for slot in slots:
-        _show_end(screen, slot)
+    for part in parts:
+        _show_end(screen, part)
 
 
-def _who(slot: Mapping[str, Any]) -> str:
-    return str(slot["worker"] or slot["slot"] or "(any)")
+def _who(part: Mapping[str, Any]) -> str:
+    return str(part["worker"] or part["name"] or "(any)")
 
 
-def _show_end(screen: Screen, slot: Mapping[str, Any]) -> None:
+def _show_end(screen: Screen, part: Mapping[str, Any]) -> None:
     """The result of one worker, what went wrong, and where."""
-    result, error, traceback = (slot.get(name) for name in ("result", "error", "traceback"))
+    result, error, traceback = (part.get(name) for name in ("result", "error", "traceback"))
     if error:
-        screen.line(f"{_who(slot)}: {slot['ended']}: {error}", "red")
+        screen.line(f"{_who(part)}: {part['ended']}: {error}", "red")
     if traceback:
         screen.line(str(traceback).rstrip())
     if result is not None:
-        screen.line(f"{_who(slot)}: {result if isinstance(result, str) else compact(result)}")
+        screen.line(f"{_who(part)}: {result if isinstance(result, str) else compact(result)}")
 
 
 @app.command("result")

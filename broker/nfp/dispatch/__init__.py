@@ -26,7 +26,7 @@ look for.
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.counts import Counts
 from broker.nfp.dispatch.dispatcher import Dispatcher
-from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
+from broker.nfp.dispatch.views import ClientView, JobView, PartView, ResultView, ServiceView, WorkerView
 
 __all__ = [
     "ClientView",
@@ -34,8 +34,8 @@ __all__ = [
     "DispatchConfig",
     "Dispatcher",
     "JobView",
+    "PartView",
     "ResultView",
     "ServiceView",
-    "SlotView",
     "WorkerView",
 ]

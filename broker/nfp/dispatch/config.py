@@ -33,9 +33,9 @@ class DispatchConfig:
             asked for at once.
         queue_max: requests that may wait in one queue (a service's, or a named worker's).
         queue_per_client: requests of one holder that may wait.
-        slots_per_client: workers that those may be for, together; one request for more is taken while none waits.
+        parts_per_client: workers that those may be for, together; one request for more is taken while none waits.
         jobs_max: open jobs in all: service names are free to invent, memory is not.
-        slots_max: workers that open jobs may be for in all: names of workers are as free.
+        parts_max: workers that open jobs may be for in all: names of workers are as free.
         open_max_bytes: what open jobs may cost in memory.
         probe_s: a worker that does not push results and was silent about a job for that long is asked (GET).
         attempts_max: a job over which so many workers were lost is a bad job, and is not given to another one; before
@@ -60,9 +60,9 @@ class DispatchConfig:
     recent_max_jobs: int = 2_000
     queue_max: int = 10_000
     queue_per_client: int = 1_000
-    slots_per_client: int = 20_000
+    parts_per_client: int = 20_000
     jobs_max: int = 100_000
-    slots_max: int = 200_000
+    parts_max: int = 200_000
     open_max_bytes: int = 512 * 1024 * 1024
     probe_s: float = 10.0
     attempts_max: int = 3

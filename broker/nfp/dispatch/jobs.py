@@ -126,11 +126,11 @@ class Jobs(State):
         if self.waiting.of(holder) >= config.queue_per_client:
             return f"{config.queue_per_client} requests of this client wait already"
         more = len(names) or 1
-        if self.open_parts + more > config.slots_max:
-            return f"the broker is full ({config.slots_max} workers that jobs are for)"
+        if self.open_parts + more > config.parts_max:
+            return f"the broker is full ({config.parts_max} workers that jobs are for)"
         waiting = self.waiting_parts.of(holder)
-        if waiting and waiting + more > config.slots_per_client:
-            return f"requests of this client wait for {waiting} workers already ({config.slots_per_client})"
+        if waiting and waiting + more > config.parts_per_client:
+            return f"requests of this client wait for {waiting} workers already ({config.parts_per_client})"
         found = self.registry.services.get(service)
         if not names and found is not None:
             if len(found.queue) + len(found.gathering) >= config.queue_max:

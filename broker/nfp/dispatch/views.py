@@ -84,10 +84,10 @@ class ClientView(NamedTuple):
     """Since its last request; -1.0 when not since the broker started."""
 
 
-class SlotView(NamedTuple):
+class PartView(NamedTuple):
     """One worker's part of a job."""
 
-    slot: str
+    name: str
     """Name of the worker; "" for any of the service."""
     worker: str
     """Who has it, had it last, or finished it; "" when nobody yet."""
@@ -120,7 +120,7 @@ class JobView(NamedTuple):
     """Until its deadline (open) or until it is forgotten."""
     asked: tuple[str, ...]
     """Workers that wait for input from the client."""
-    slots: tuple[SlotView, ...]
+    parts: tuple[PartView, ...]
     took_s: float = 0.0
     """From its submission to its end, or until now."""
     body: bytes = b""
@@ -216,15 +216,15 @@ def job_view(job: Job, result_ttl_s: float, now: float) -> JobView:
         now - job.added_at,
         max(0.0, until - now),
         tuple(each.worker.name for part in parts if (each := part.current) and each.question is not None),
-        tuple(slot_view(part) for part in parts),
+        tuple(part_view(part) for part in parts),
         (job.closed_at if job.state != OPEN else now) - job.added_at,
         job.body,
     )
 
 
-def slot_view(part: Part) -> SlotView:
+def part_view(part: Part) -> PartView:
     """One worker's part of a job."""
-    return SlotView(
+    return PartView(
         part.name, part_worker(part), part.number, part.stage, part.status, len(part.body), part.ended
     )
 

@@ -5,7 +5,7 @@ Tasks, all by keyword, every field but ``show``'s may be left out:
 
 ``list``   service, task, state, worker, client, holder, text, since, until, limit (100)
            -> {"jobs": [job], "total", "more"}, the newest first
-``show``   uuid, results (true) -> the job with "slots" and "results"
+``show``   uuid, results (true) -> the job with "parts" and "results"
 ``count``  as list, without limit -> {"total", "states": {state: n}, "services": {service: n}, "more"}
 
 ``state`` may be several, ``text`` is looked for in ids, arguments and errors, ``since`` and ``until`` are of the
@@ -15,7 +15,7 @@ A job: {"uuid", "service", "task", "target", "holder", "userid", "client", "stat
 "attempts", "asked", "failed", "submitted", "took_s", "arguments", "result", "error"}. ``userid`` is null for a job of a
 key that stands for none. ``failed`` are the workers whose part failed. States are those of ``outcome``, and open.
 ``arguments`` are {"args", "kwargs"}, null when they are too long to be kept; ``result`` and ``error`` are texts, in
-short. A slot of ``show`` has its ``result``, ``error`` and ``traceback`` in full.
+short. A part of ``show`` has its ``result``, ``error`` and ``traceback`` in full.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class JobService(InternalService):
         job, results = found
         told = _row(job, results)
         wanted = bool(call.kwargs.get("results", True))
-        told["slots"] = explained_slots(job, results if wanted else [])
+        told["parts"] = explained_parts(job, results if wanted else [])
         if wanted:
             told["results"] = _results(results)
         return told
@@ -197,8 +197,8 @@ def shown(job: JobView) -> dict[str, Any]:
         **told_everywhere(job),
         "age_s": round(job.age_s, 3),
         "remaining_s": round(job.remaining_s, 3),
-        "workers": [slot.worker or slot.slot for slot in job.slots],
-        "attempts": sum(slot.attempt for slot in job.slots),
+        "workers": [part.worker or part.name for part in job.parts],
+        "attempts": sum(part.attempt for part in job.parts),
     }
 
 
@@ -214,14 +214,14 @@ def told_everywhere(job: JobView) -> dict[str, Any]:
         "client": job.client,
         "state": job.state,
         "asked": list(job.asked),
-        "failed": [slot.worker or slot.slot for slot in job.slots if slot.ended == FAILED],
+        "failed": [part.worker or part.name for part in job.parts if part.ended == FAILED],
     }
 
 
 def described(job: JobView, results: list[ResultView]) -> dict[str, Any]:
     """Return what a list says of a job besides ``shown``: when, how long, its arguments, and how it went, in short."""
     said = [(result, _explain(result)) for result in results]
-    named = len(job.slots) > 1
+    named = len(job.parts) > 1
     return {
         "submitted": round(time.time() - job.age_s, 3),
         "took_s": round(job.took_s, 3),
@@ -269,13 +269,13 @@ def arguments_of(body: bytes) -> Any:
     }
 
 
-def explained_slots(job: JobView, results: list[ResultView]) -> list[dict[str, Any]]:
+def explained_parts(job: JobView, results: list[ResultView]) -> list[dict[str, Any]]:
     """Return the parts of a job; those with a result of ``results`` say ``result``, ``error`` and ``traceback``."""
     told = []
     left = iter(results)
-    for slot in job.slots:
-        line: dict[str, Any] = slot._asdict()
-        if slot.ended and (result := next(left, None)) is not None:
+    for part in job.parts:
+        line: dict[str, Any] = part._asdict()
+        if part.ended and (result := next(left, None)) is not None:
             line |= _explain(result)._asdict()
         told.append(line)
     return told

@@ -26,7 +26,7 @@ from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.dispatch.search import JobSearch
 from broker.nfp.dispatch.views import FoundJob, JobView, ResultView
 from broker.nfp.frames import Packet
-from broker.nfp.management.jobs import explained_slots, listed
+from broker.nfp.management.jobs import explained_parts, listed
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command, Sender
 from broker.nfp.principal import Principal, of_flux
 from broker.nfp.server.broker import NfpBroker
@@ -258,7 +258,7 @@ class FluxService:
 
     def _ask_results(self, caller: Caller, job: Job, view: JobView, *, over: bool) -> None:
         """Ask for the results that are recorded; ``over``: the request waits for no more than these."""
-        recorded = sum(slot.state == "final" for slot in view.slots)
+        recorded = sum(part.state == "final" for part in view.parts)
         if over:
             caller.expect(job, recorded)
         if recorded and not job.done:
@@ -290,7 +290,7 @@ class FluxService:
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
         _, view, results = self._job_of(request, results=True)
-        return {**job_row(view, results), "slots": explained_slots(view, results)}
+        return {**job_row(view, results), "parts": explained_parts(view, results)}
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""
@@ -355,5 +355,5 @@ def _is_awaited(caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:
 def _follow(caller: Caller, view: JobView) -> Iterator[Job]:
     """A job that was submitted elsewhere, followed in the block: it is known whom to wait for."""
     with caller.follow(view.uuid, view.service, view.task, view.target, view.body) as job:
-        job.outcome.workers = tuple(slot.slot for slot in view.slots if slot.slot)
+        job.outcome.workers = tuple(part.name for part in view.parts if part.name)
         yield job

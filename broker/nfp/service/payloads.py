@@ -186,7 +186,7 @@ def job_row(view: JobView, results: list[ResultView]) -> dict[str, Any]:
         **told_everywhere(view),
         "age": round(view.age_s, 3),
         "remaining": round(view.remaining_s, 3),
-        "slots": [slot._asdict() for slot in view.slots],
+        "parts": [part._asdict() for part in view.parts],
         **described(view, results),
     }
 

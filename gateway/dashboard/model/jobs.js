@@ -68,11 +68,11 @@ export class Jobs {
     for (const uuid of this.#jobs.keys()) if (!known.has(uuid)) this.#jobs.delete(uuid);
     for (const row of rows) {
       const job = this.#job(row.uuid, row.service, row.task, now - row.age * 1000);
-      for (const slot of row.slots) {
-        const name = slot.worker || slot.slot;
-        if (name) this.#part(job, name, slot.state === 'final', slot.ended);
+      for (const part of row.parts) {
+        const name = part.worker || part.name;
+        if (name) this.#part(job, name, part.state === 'final', part.ended);
       }
-      const started = row.slots.some(({ state }) => state !== 'waiting');
+      const started = row.parts.some(({ state }) => state !== 'waiting');
       job.given = givenOf(row.arguments).slice(0, 300);
       job.took = row.took_s ?? NaN;
       if (row.error || row.result) job.message = row.error || row.result;

@@ -19,8 +19,8 @@ export function detailOf(job) {
     ['took', Number.isFinite(job.took_s) && `${took(job.took_s)}${job.state === 'open' ? ' so far' : ''}`],
   ];
   const given = job.arguments === null || job.arguments === undefined ? '(not kept: too long)' : pretty(job.arguments);
-  const parts = job.slots.slice(0, PARTS).flatMap(partOf);
-  if (job.slots.length > PARTS) parts.push(h('p', { class: 'empty', text: `${job.slots.length - PARTS} more workers` }));
+  const parts = job.parts.slice(0, PARTS).flatMap(partOf);
+  if (job.parts.length > PARTS) parts.push(h('p', { class: 'empty', text: `${job.parts.length - PARTS} more workers` }));
   return [
     h('dl', {}, ...facts.filter(([, value]) => value).map(([name, value]) => (
       h('div', {}, h('dt', { text: name }), h('dd', { text: value }))))),
@@ -30,7 +30,7 @@ export function detailOf(job) {
 
 function partOf(part) {
   const attempts = part.attempt > 1 ? ` · attempt ${part.attempt}` : '';
-  const said = [h('h4', { text: `${part.worker || part.slot || 'any worker'} · ${part.ended || part.state}${attempts}` })];
+  const said = [h('h4', { text: `${part.worker || part.name || 'any worker'} · ${part.ended || part.state}${attempts}` })];
   if (part.error) said.push(h('p', { class: 'job-error', text: part.error }));
   if (part.traceback) said.push(h('pre', { class: 'job-traceback', text: part.traceback.trimEnd() }));
   if (part.result !== null && part.result !== undefined) said.push(h('pre', { class: 'job-result', text: pretty(part.result) }));

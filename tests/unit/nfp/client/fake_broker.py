@@ -345,9 +345,9 @@ class FakeBroker:
             "arguments": {"args": job.get("args", []), "kwargs": job.get("kwargs", {})},
             "result": "" if failed else "1",
             "error": "ValueError: no such device" if failed else "",
-            "slots": [
+            "parts": [
                 {
-                    "slot": worker,
+                    "name": worker,
                     "worker": worker,
                     "attempt": 1,
                     "state": "final",

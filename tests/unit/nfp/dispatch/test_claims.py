@@ -46,7 +46,7 @@ def test_a_job_that_runs_at_a_worker_goes_there_whatever_else_waits(target, firs
     assert other.take() == []
     assert busy(bench) == {"w1": 1, "w2": 1}
     bench.finish(holder, post)
-    assert bench.job("U").slots[0].worker == "w1"
+    assert bench.job("U").parts[0].worker == "w1"
 
 
 def test_each_worker_of_a_job_for_several_keeps_its_part():
@@ -88,7 +88,7 @@ def test_what_is_run_by_another_meanwhile_is_no_lie():
     assert (bench.counts.unroutable, bench.counts.forged, bench.offences) == (3, 0, [])
     assert client.take() == []
     bench.finish(other, post)
-    assert bench.job("U").slots[0].worker == "w2"
+    assert bench.job("U").parts[0].worker == "w2"
 
 
 def test_a_worker_of_another_service_is_not_given_the_job():

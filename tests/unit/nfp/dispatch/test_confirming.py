@@ -100,14 +100,14 @@ def test_a_worker_that_is_back_hears_which_of_its_jobs_may_begin(tasks):
     worker, _client, uuid, _post = given(bench, tasks=tasks)
     worker = back(bench, worker, {uuid: (1, "waiting"), "strange": (1, "waiting")}, tasks=tasks)
     assert confirmed(worker) == [uuid]
-    assert bench.job(uuid).slots[0].state == ("accepted" if tasks else "dispatched")
+    assert bench.job(uuid).parts[0].state == ("accepted" if tasks else "dispatched")
 
 
 def test_what_runs_needs_no_word():
     bench = Bench()
     worker, _client, uuid, _post = given(bench)
     assert confirmed(back(bench, worker, {uuid: (1, "running")})) == []
-    assert bench.job(uuid).slots[0].state == "accepted"
+    assert bench.job(uuid).parts[0].state == "accepted"
 
 
 @for_each("state", ["waiting", "running"])
@@ -138,7 +138,7 @@ def test_what_is_somebody_elses_is_deleted(state, finished):
     # that it has ended it is no result of the job, which the other one has
     bench.answer(worker, the(packets, DELETE), 417, b'{"w1":{"errors":["cancelled"]}}')
     if not finished:
-        assert bench.job(uuid).slots[0].state != "final"
+        assert bench.job(uuid).parts[0].state != "final"
         bench.finish(other, again)
     assert [one.worker for one in bench.results(uuid)] == ["w2"]
     assert bench.delete(client, uuid)
@@ -256,7 +256,7 @@ def test_what_has_begun_stays_where_it_is():
         bench.say(other, alive())
     assert deletes(worker) == []
     assert [packet for packet in other.take() if packet.command is POST] == []
-    assert bench.job(uuid).slots[0].state == "accepted"
+    assert bench.job(uuid).parts[0].state == "accepted"
 
 
 @for_each("more", [{"target": "w1"}, {"accepted": True}])
@@ -391,6 +391,6 @@ def test_the_end_of_an_attempt_that_was_stopped_is_no_result():
     third = the([each for each in former.take() + other.take() if each.command is POST], POST)
     assert third.client == b"c1#3"
     assert bench.job(uuid).state == "open"
-    holder = bench.job(uuid).slots[0].worker
+    holder = bench.job(uuid).parts[0].worker
     bench.finish({"w1": other, "w2": former}[holder], third)
     assert client.take()[-1].status == 200

@@ -52,7 +52,7 @@ def test_all_of_it_agrees(how, state):
     uuid = ended(bench, how)
     bench.journal.commit()
     view = bench.job(uuid)
-    (part,) = view.slots
+    (part,) = view.parts
     row = shown(view)
     assert (row["state"], part.ended, row["failed"]) == (state, state, ["w1"] if state == "failed" else [])
     assert bench.journal.of(Finished)[-1].closes == state

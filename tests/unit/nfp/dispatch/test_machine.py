@@ -170,7 +170,7 @@ def test_who_had_a_job_before_and_does_not_know_it_changes_nothing():
     assert the(second.take(), Command.POST).uuid == uuid
     back = bench.register("w1")
     bench.answer(back, post, 404, b"{}")
-    assert bench.job(uuid).slots[0].worker == "w2"
+    assert bench.job(uuid).parts[0].worker == "w2"
 
 
 def test_the_sets_are_of_states_there_are():

@@ -378,9 +378,9 @@ def test_workers_take_turns():
         (DispatchConfig(queue_per_client=2), "any", "2 requests of this client wait already"),
         (DispatchConfig(jobs_max=2), "any", "the broker is full (2 jobs)"),
         (DispatchConfig(open_max_bytes=4), "any", "the broker is full (4 bytes of open jobs)"),
-        (DispatchConfig(slots_max=4), '["a","b"]', "the broker is full (4 workers that jobs are for)"),
+        (DispatchConfig(parts_max=4), '["a","b"]', "the broker is full (4 workers that jobs are for)"),
         (
-            DispatchConfig(slots_per_client=4),
+            DispatchConfig(parts_per_client=4),
             '["a","b"]',
             "requests of this client wait for 4 workers already (4)",
         ),
@@ -407,7 +407,7 @@ def test_a_full_queue_of_an_absent_worker_is_nobody_elses():
 
 
 def test_one_request_for_many_workers_is_taken_while_nothing_waits():
-    bench = Bench(DispatchConfig(slots_per_client=2))
+    bench = Bench(DispatchConfig(parts_per_client=2))
     bench.register("w1")
     client, other = bench.client("c1"), bench.client("c2")
     bench.post(client, target='["a","b","c"]')

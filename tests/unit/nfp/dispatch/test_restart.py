@@ -34,14 +34,14 @@ def test_a_worker_that_comes_back_keeps_its_job(stage, ours):
     uuid = stages(bench, bench.register("w1", ours=ours), stage)
     bench.restart()
     assert bench.dispatcher.workers(bench.now)[0].status == "expected"
-    assert bench.job(uuid).slots[0].state == "dispatched"
+    assert bench.job(uuid).parts[0].state == "dispatched"
     other = bench.register("w2", ours=ours)
     assert other.take() == []
     back = bench.register("w1", ours=ours, jobs={uuid: (1, "running")})
     if not ours:
         bench.answer(back, the(back.take(), GET), 300, b"{}")
     assert back.take() == []
-    assert bench.job(uuid).slots[0].state == "accepted"
+    assert bench.job(uuid).parts[0].state == "accepted"
 
 
 @for_each("ours", [False, True])
@@ -94,7 +94,7 @@ def test_a_worker_that_was_lost_when_the_broker_ended_may_still_come_back():
     bench.lose(worker)
     bench.restart()
     bench.register("w1", ours=True, jobs={uuid: (1, "running")})
-    assert bench.job(uuid).slots[0].state == "accepted"
+    assert bench.job(uuid).parts[0].state == "accepted"
 
 
 def _keepalive() -> Packet:
@@ -150,7 +150,7 @@ def test_what_was_only_dispatched_is_given_to_another_after_a_restart():
     uuid = bench.post(bench.own_client(), timeout=500)
     bench.restart()
     bench.register("w1", ours=True, tasks={"ping": False}, limit=1)
-    assert bench.job(uuid).slots[0].attempt == 2
+    assert bench.job(uuid).parts[0].attempt == 2
 
 
 def test_what_waited_still_waits_in_order():

@@ -443,4 +443,4 @@ def test_service_all_is_every_worker_or_one_of_each_service():
     bench.post(client, service="all", target="all")
     assert story(client.take()) == ["202[w1,w2,x1]"]
     uuid = bench.post(client, service="all", target="any")
-    assert len(bench.job(uuid).slots) == 2
+    assert len(bench.job(uuid).parts) == 2

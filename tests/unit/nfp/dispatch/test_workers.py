@@ -152,7 +152,7 @@ def test_a_worker_that_changes_its_service_is_another_one():
     uuid = bench.post(bench.client(), timeout=900)
     bench.register("w1", "other", ours=True)
     assert {view.name for view in bench.dispatcher.services()} == {"net", "other"}
-    assert bench.job(uuid).slots[0].state == "waiting"
+    assert bench.job(uuid).parts[0].state == "waiting"
 
 
 def test_keepalives_only_where_nothing_else_was_sent():
@@ -322,7 +322,7 @@ def test_a_named_job_waits_for_its_worker():
     bench.register("w2", ours=True)
     bench.lose(worker)
     bench.pass_time(30)
-    assert bench.job(uuid).slots[0].state == "waiting"
+    assert bench.job(uuid).parts[0].state == "waiting"
     assert story(bench.get(client, uuid, target='["w1"]'))[1:] == ["300"]
     back = bench.register("w1", ours=True)
     assert the(back.take(), POST).client == b"c1#2"
@@ -341,7 +341,7 @@ def test_within_its_grace_a_deployed_worker_is_asked_what_it_has():
     bench.answer(back, asked[done], 200, result_body("w1"))
     bench.answer(back, asked[unknown], 404, b"{}")
     assert [(packet.uuid, packet.client) for packet in posts(back)] == [(unknown, b"c1#2")]
-    states = [bench.job(uuid).slots[0].state for uuid in (kept, done, unknown)]
+    states = [bench.job(uuid).parts[0].state for uuid in (kept, done, unknown)]
     assert states == ["accepted", "final", "dispatched"]
 
 
@@ -378,8 +378,8 @@ def test_our_worker_lists_what_it_has():
     back = bench.register("w1", ours=True, limit=4, jobs={running: (1, "running"), done: (1, "done")})
     post = the(back.take(), POST)  # and no GET: a result that waits there comes by itself
     assert (post.uuid, post.client) == (lost, b"c1#2")
-    assert bench.job(running).slots[0].state == "accepted"
-    assert bench.job(done).slots[0].state == "accepted"
+    assert bench.job(running).parts[0].state == "accepted"
+    assert bench.job(done).parts[0].state == "accepted"
 
 
 @for_each("seed", [False, True])
@@ -416,7 +416,7 @@ def test_after_its_death_what_it_lists_and_nobody_has_stays_with_it():
     post = the(worker.take(), POST)
     bench.lose(worker)
     bench.pass_time(5)
-    assert bench.job(uuid).slots[0].state == "waiting"
+    assert bench.job(uuid).parts[0].state == "waiting"
     back = bench.register("w1", ours=True, jobs={uuid: (1, "running")})
     assert back.take() == []
     bench.finish(back, post)
@@ -639,7 +639,7 @@ def test_a_job_that_waits_again_is_over_when_who_has_to_stop_it_brings_its_resul
     client, uuid, (first, old), (second, _) = two_workers_at_one_job(bench, ours=True)
     bench.lose(second)
     bench.pass_time(3)
-    assert bench.job(uuid).slots[0].state == "waiting"
+    assert bench.job(uuid).parts[0].state == "waiting"
     body = bench.finish(first, old)
     assert [packet.data for packet in client.take() if packet.status == 200] == [body]
     assert [view.queued for view in bench.dispatcher.services()] == [0]
@@ -702,7 +702,7 @@ def test_what_a_worker_says_about_others_jobs_is_dropped(command, form):
     assert client.take() == []
     assert bench.counts.forged == 1
     assert [about[:2] for about in bench.offences] == [("w2", "forged")]
-    assert bench.job(uuid).slots[0].state == "dispatched"
+    assert bench.job(uuid).parts[0].state == "dispatched"
 
 
 def test_an_attempt_that_was_never_made_counts_for_nothing():
@@ -742,7 +742,7 @@ def test_codes_that_nobody_knows_change_nothing(code):
     worker, client = bench.register("w1"), bench.client()
     uuid = bench.post(client)
     bench.answer(worker, the(worker.take(), POST), code, b"{}")
-    assert bench.job(uuid).slots[0].state == "dispatched"
+    assert bench.job(uuid).parts[0].state == "dispatched"
     assert bench.counts.unexpected == 1
 
 
@@ -775,7 +775,7 @@ def test_views():
     about = bench.dispatcher.clients(bench.now)[0]
     assert (about.name, about.holder, about.jobs) == ("c1", "key:A", 2)
     first, second = bench.jobs()
-    assert [first.slots[0].state, second.slots[0].state] == ["accepted", "waiting"]
+    assert [first.parts[0].state, second.parts[0].state] == ["accepted", "waiting"]
     assert (first.task, first.client, first.state) == ("ping", "c1", "open")
     assert bench.dispatcher.may_read(client.principal, first.holder)
     assert not bench.dispatcher.may_read(bench.client("c2").principal, first.holder)

@@ -12,9 +12,9 @@ from broker.nfp.dispatch.views import (
     ClientView,
     FoundJob,
     JobView,
+    PartView,
     ResultView,
     ServiceView,
-    SlotView,
     WorkerView,
 )
 from broker.nfp.logs import LogBuffer
@@ -98,7 +98,7 @@ def worker_view(name="w1", service="dummy", status="alive", **more):
 def job_view(uuid="j1", holder=ANNA.holder, state="open", **more):
     view = JobView(
         uuid=uuid, service="dummy", task="ping", target=ANY, holder=holder, userid=1000, client="c1", state=state,
-        age_s=1.0, remaining_s=599.0, asked=(), slots=(SlotView("", "w1", 2, "accepted", 0, 0),),
+        age_s=1.0, remaining_s=599.0, asked=(), parts=(PartView("", "w1", 2, "accepted", 0, 0),),
     )  # fmt: skip
     return view._replace(**more)
 

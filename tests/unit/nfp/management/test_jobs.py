@@ -7,7 +7,7 @@ from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import Answer
 from broker.nfp.dispatch.search import JobFilter
-from broker.nfp.dispatch.views import ResultView, SlotView
+from broker.nfp.dispatch.views import PartView, ResultView
 from broker.nfp.management import jobs as room
 from broker.nfp.management.jobs import JobService
 from broker.nfp.principal import Principal, Standing
@@ -88,14 +88,14 @@ def test_count():
     assert reply(JobService(broker), "count", state="odd")[0] == 400
 
 
-def test_show_brings_slots_attempts_and_results():
+def test_show_brings_parts_attempts_and_results():
     job = job_view("a", target=Target("list", ("w1", "w2")), state="done")
     broker = broker_with(job)
     broker.dispatcher.found["a"] = [b'{"w1":{"result":1}}', b"\x00\xff"]
     _, told = reply(JobService(broker), "show", uuid="a")
     assert told["target"] == "w1,w2"
     assert told["attempts"] == 2
-    assert told["slots"][0]["worker"] == "w1"
+    assert told["parts"][0]["worker"] == "w1"
     assert told["results"] == [
         {"worker": "w1", "status": 200, "size": 19, "body": {"w1": {"result": 1}}},
         {"worker": "w1", "status": 200, "size": 2, "body": {"base64": "AP8="}},
@@ -106,7 +106,7 @@ def test_show_brings_slots_attempts_and_results():
 def test_the_workers_whose_part_failed_are_told():
     ends = {"a": "failed", "b": "done", "c": "expired", "d": "cancelled", "e": ""}
     broker = broker_with(
-        *(job_view(uuid, slots=(SlotView("", "w1", 1, "final", 200, 4, end),)) for uuid, end in ends.items())
+        *(job_view(uuid, parts=(PartView("", "w1", 1, "final", 200, 4, end),)) for uuid, end in ends.items())
     )
     told = {job["uuid"]: job["failed"] for job in reply(JobService(broker), "list")[1]["jobs"]}
     assert told == {"a": ["w1"], "b": [], "c": [], "d": [], "e": []}
@@ -152,11 +152,11 @@ TRACE = "Traceback (most recent call last):\n  File x\nValueError: no such devic
 
 
 def test_a_list_shows_arguments_result_and_error_in_short():
-    slots = tuple(
-        SlotView(name, name, 1, "final", 200, 4, end) for name, end in (("w1", "done"), ("w2", "failed"))
+    parts = tuple(
+        PartView(name, name, 1, "final", 200, 4, end) for name, end in (("w1", "done"), ("w2", "failed"))
     )
     body = b'{"task":"ping","args":[1],"kwargs":{"device":"r1"},"timeout":5}'
-    broker = broker_with(job_view("a", slots=slots, state="failed", body=body, took_s=1.25))
+    broker = broker_with(job_view("a", parts=parts, state="failed", body=body, took_s=1.25))
     long = {"w1": {"result": ["x" * 2000], "failed": False}}
     failed = {"w2": {"result": None, "failed": True, "errors": [TRACE]}}
     broker.dispatcher.results = lambda uuid: [
@@ -166,7 +166,7 @@ def test_a_list_shows_arguments_result_and_error_in_short():
     assert job["arguments"] == {"args": [1], "kwargs": {"device": "r1"}}
     assert (job["took_s"], job["error"]) == (1.25, "w2: ValueError: no such device")
     assert (job["result"][:9], len(job["result"])) == ('w1: ["xxx', room.IN_SHORT_CHARS)
-    first, second = reply(JobService(broker), "show", uuid="a")[1]["slots"]
+    first, second = reply(JobService(broker), "show", uuid="a")[1]["parts"]
     assert (first["result"], first["error"], first["traceback"]) == (["x" * 2000], "", "")
     assert (second["result"], second["error"], second["traceback"]) == (
         None,
@@ -190,8 +190,8 @@ def test_arguments_of_any_body(body, arguments):
 
 def test_what_is_long_is_told_by_its_size(monkeypatch):
     monkeypatch.setattr(room, "EXPLAINED_MAX_BYTES", 10)
-    slot = SlotView("", "w1", 1, "final", 200, 4, "failed")
-    broker = broker_with(job_view("a", slots=(slot,), body=b"x" * 11))
+    part = PartView("", "w1", 1, "final", 200, 4, "failed")
+    broker = broker_with(job_view("a", parts=(part,), body=b"x" * 11))
     broker.dispatcher.found["a"] = [json.dumps({"w1": {"failed": True, "errors": [TRACE]}}).encode()]
     (job,) = reply(JobService(broker), "list")[1]["jobs"]
     assert (job["arguments"], job["error"]) == (None, "failed; the result is too long to be shown")

@@ -120,7 +120,7 @@ def test_a_list_reads_what_it_shows_and_a_worker_or_a_text_is_looked_for_in_all(
         found = await told("list", text="U99", limit=5)
         assert (found["total"], [job["uuid"] for job in found["jobs"]][-1]) == (11, "u995")
         shown = await told("show", uuid="u5")
-        assert shown["slots"][0]["result"] == 5
+        assert shown["parts"][0]["result"] == 5
         assert "not known" in (await told("show", uuid="nobody"))["error"]
 
     with_broker(tmp_path, script)

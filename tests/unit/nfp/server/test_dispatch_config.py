@@ -18,4 +18,4 @@ def test_every_setting_of_the_same_name_arrives():
     changed = {name: type(getattr(NfpSection(), name))(4321) for name in names}
     config = dispatch_config(msgspec.structs.replace(NfpSection(), **changed))
     assert {name: getattr(config, name) for name in names} == changed
-    assert {"results_max_jobs", "jobs_max", "slots_max", "slots_per_client", "open_max_bytes"} < names
+    assert {"results_max_jobs", "jobs_max", "parts_max", "parts_per_client", "open_max_bytes"} < names

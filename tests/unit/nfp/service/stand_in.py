@@ -10,7 +10,7 @@ from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.dispatch.task_stats import TaskStats
-from broker.nfp.dispatch.views import FoundJob, JobView, SlotView
+from broker.nfp.dispatch.views import FoundJob, JobView, PartView
 from broker.nfp.frames import Packet
 from broker.nfp.management.event_bus import EventBus
 from broker.nfp.names import Command, Dialect, Sender
@@ -20,8 +20,8 @@ from tests.unit.client.peer import talk
 from tests.unit.nfp.found import Found
 
 
-def job_view(uuid, *slots, holder="uid:7", client="", state="open", target=ALL, userid=7):
-    rows = tuple(SlotView(name, name, 1, how, 200 if how == "final" else 0, 0) for name, how in slots)
+def job_view(uuid, *parts, holder="uid:7", client="", state="open", target=ALL, userid=7):
+    rows = tuple(PartView(name, name, 1, how, 200 if how == "final" else 0, 0) for name, how in parts)
     return JobView(uuid, "lab", "go", target, holder, userid, client, state, 1.0, 2.0, (), rows)
 
 

@@ -393,7 +393,7 @@ def test_jobs_of_others_are_not_there():
             "open": 0, "done": 1, "failed": 0, "cancelled": 0, "expired": 0, "more": False,
         }  # fmt: skip
         peer.call("nfp.jobs.show", {"uuid": "theirs"})
-        assert (await record(peer))["slots"][0]["worker"] == "w1"
+        assert (await record(peer))["parts"][0]["worker"] == "w1"
 
     with_face(script)
 

@@ -5,7 +5,7 @@ import pytest
 from broker.errors import RpcError
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.dispatch.search import JobFilter
-from broker.nfp.dispatch.views import SlotView, WorkerView
+from broker.nfp.dispatch.views import PartView, WorkerView
 from broker.nfp.management.jobs import listed
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
@@ -61,6 +61,6 @@ def test_a_job_of_a_key_without_userid_says_so():
 
 
 def test_a_job_whose_task_failed_says_so():
-    slot = SlotView("", "w1", 1, "final", 200, 4, "failed")
-    view = job_view("u1", state="failed")._replace(slots=(slot,))
+    slot = PartView("", "w1", 1, "final", 200, 4, "failed")
+    view = job_view("u1", state="failed")._replace(parts=(slot,))
     assert job_row(view, [])["failed"] == ["w1"]
