@@ -21,6 +21,22 @@ The other end::
     client/      jobs as futures
     norfab/      scripts written for deployed NorFab, over the client
 
+One job of a NorFab script, from ``run_job`` to its result, in the order of what is called::
+
+    norfab.client.NFPClient.run_job                     NorFab's words become ours, in the script's thread
+    client.client.NfpClient.submit                      it gets a uuid and a deadline; a named client keeps it on disk
+    client.session.ClientSession.submit                 POST, sent again under that uuid until somebody answers
+    peer.session.BrokerSession.send                     frames, written at the end of the turn
+    server.ingress.Ingress.handle                       the broker reads them: who sent it, and is that allowed
+    dispatch.client_requests.ClientRequests.post        which workers are meant: a job and its parts
+    dispatch.jobs.Jobs.place                            a worker with a free slot gets a part, or it waits in a queue
+    worker.jobs.Jobs.on_packet                          the worker takes it; what it holds already is not run twice
+    worker.jobs.Jobs._run                               its task is entered; what must be run once is on disk before
+    dispatch.worker_messages.WorkerMessages.response    its result is back, of the latest attempt or of one before
+    dispatch.jobs.Jobs.record                           the part is final, stored, and then told
+    client.session.ClientSession.on_packet              what comes for a job goes to it
+    client.job.Job.take                                 with the last worker's result the wait in ``run_job`` ends
+
 Leaves, all pure: ``names`` the words of the protocol, ``packet`` one message, ``frames`` frames <-> packet in both
 dialects, ``targets`` which workers, ``bodies`` the JSON inside, ``opening`` what OPEN carries, ``outcome`` what a job
 has got so far, ``urls`` names of shared files, ``principal`` who somebody is, ``access`` what they may do, ``records``

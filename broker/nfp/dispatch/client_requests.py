@@ -61,7 +61,7 @@ class ClientRequests:
         self._relays = relays
 
     def post(self, peer: Peer, packet: Packet, now: float) -> None:
-        """A POST."""
+        """Make a job of a POST, or say of one that is known how far it is."""
         assert packet.target is not None
         known = self._jobs.by_uuid.get(packet.uuid)
         if known is not None:

@@ -89,7 +89,7 @@ class WorkerMessages:
     # -- RESPONSE -------------------------------------------------------------------------------
 
     def response(self, peer: Peer, worker: WorkerEntry, packet: Packet, now: float) -> None:
-        """A RESPONSE."""
+        """Take what a worker says of an attempt: that it has it, does not know it, or its result."""
         if len(self._relays) and self._relays.answered(worker, packet):
             return
         if packet.status == Code.EXPECT_FAILED and self._stopped(worker, packet):

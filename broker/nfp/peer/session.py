@@ -89,7 +89,7 @@ class BrokerSession:
         return self.begun and not self.over.done() and not self._outbox.full
 
     def send(self, packet: Packet) -> bool:
-        """See ``Channel.send``."""
+        """Queue ``packet``, which leaves at the end of this turn of the loop; see ``Channel.send``."""
         return self.begun and not self.over.done() and self.send_now(packet)
 
     def send_now(self, packet: Packet) -> bool:

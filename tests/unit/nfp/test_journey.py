@@ -1,0 +1,81 @@
+"""The way of a job, as the docstring of the package tells it: what it names is there, and is called in that order."""
+
+import asyncio
+import importlib
+import inspect
+import re
+import sys
+import threading
+
+import pytest
+
+import broker.nfp
+from broker.nfp.norfab.client import NFPClient
+from broker.nfp.norfab.inventory import Inventory
+from broker.nfp.worker import Worker
+from tests.live.nfp import running, section, workers_of
+
+FILES_MAX = 10
+"""A reader follows the whole way in no more of them."""
+PATIENCE_S = 20.0
+
+
+def steps():
+    """(module, name within it) of each line."""
+    told = broker.nfp.__doc__.split("in the order of what is called::")[1].split("Leaves")[0]
+    lines = re.findall(r"^    ([a-z_.]+)\.([A-Z]\w+\.\w+) {2,}\S", told, re.MULTILINE)
+    return [(f"broker.nfp.{module}", name) for module, name in lines]
+
+
+def test_every_step_is_there_and_says_what_it_does():
+    found = steps()
+    assert len(found) >= 10
+    assert len({module for module, _ in found}) <= FILES_MAX
+    for module, name in found:
+        whose, function = name.split(".")
+        step = getattr(getattr(importlib.import_module(module), whose), function)
+        assert inspect.getdoc(step), name
+
+
+@pytest.mark.smoke
+def test_a_job_takes_these_steps(rundir, monkeypatch):
+    monkeypatch.setenv("HEADGATE_NFP_DIR", str(rundir / "peers"))
+    called = []
+    wanted = {step for step in steps() if importlib.import_module(step[0]).__file__.endswith(".py")}
+
+    def look(frame, event, _argument):
+        if event == "call":
+            step = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
+            if step in wanted:
+                called.append(step)
+
+    def script(endpoint):
+        client = NFPClient(Inventory(data={"broker": {"zmq_auth": False}}), endpoint, "script")
+        try:
+            return client.run_job("lab", "add", args=[1, 2], workers="any", timeout=PATIENCE_S)
+        finally:
+            client.destroy()
+
+    async def story():
+        async with running(section(rundir, files="", curve=False)) as nfp:
+            (endpoint,) = nfp.endpoints
+            worker = Worker("lab", name="w1", broker=endpoint, server_key="", state_dir=rundir / "w1")
+            worker.task(name="add")(lambda a, b: a + b)
+            working = asyncio.get_running_loop().create_task(worker.run(), name="worker")
+            while not workers_of(nfp):
+                await asyncio.sleep(0.01)
+            threading.setprofile(look)
+            sys.setprofile(look)
+            try:
+                results = await asyncio.to_thread(script, endpoint)
+            finally:
+                sys.setprofile(None)
+                threading.setprofile(None)
+            worker.stop()
+            await working
+            return results
+
+    results = asyncio.run(story())
+    assert results["w1"]["result"] == 3
+    at = iter(called)  # other packets come in between
+    assert [step for step in steps() if step in wanted and step not in at] == []
