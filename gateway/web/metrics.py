@@ -9,14 +9,12 @@ certificate ends.
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from broker import exposition
 from broker.identity import Role
 from gateway.administration.listing import withheld
 from gateway.closes import MEANINGS
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from gateway.web.admission import Admission
 
 
-PREFIX: Final = "headgate_gateway_"
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 LEAST: Final = "least"
@@ -66,26 +63,13 @@ def counters_only(snapshot: Snapshot) -> Snapshot:
 
 def render(snapshot: Snapshot) -> bytes:
     """Prometheus text exposition format."""
-    registry = CollectorRegistry()
-    registry.register(_Collector(snapshot))
-    return generate_latest(registry)
-
-
-class _Collector:
-    """Hands one snapshot to prometheus_client."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield a family per name."""
-        for name, kind, text, values in self._snapshot:
-            family = CounterMetricFamily if kind == COUNTER else GaugeMetricFamily
-            labels = list(values[0][0]) if values else []
-            metric = family(PREFIX + name, text, labels=labels)
-            for named, value in values:
-                metric.add_metric([str(named.get(label, "")) for label in labels], value)
-            yield metric
+    samples = (
+        (f"gateway_{name}_total", kind, text, values)
+        if kind == COUNTER
+        else (f"gateway_{name}", GAUGE, text, values)
+        for name, kind, text, values in snapshot
+    )
+    return exposition.render(samples).encode()
 
 
 _WORDS = {
@@ -241,4 +225,4 @@ async def metrics(request: web.Request) -> web.Response:
 async def open_metrics(request: web.Request) -> web.Response:
     """The same without asking who reads: for ``gateway.metrics_listen``."""
     text = render(merged(await request.app[FRONT].snapshots()))
-    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return web.Response(body=text, headers={"Content-Type": exposition.TEXT})

@@ -251,7 +251,7 @@ async def test_off_loopback_the_inner_listener_has_figures_and_no_reasons(open_s
     assert (await answer.json())["reason"] == "upstream is away"
     answer = await inner.get("/metrics")
     assert answer.status == 200
-    assert "headgate_gateway_upstream_joined 0.0" in await answer.text()
+    assert "headgate_gateway_upstream_joined 0\n" in await answer.text()
 
 
 async def test_the_inner_listener_asks_nobody_who_he_is(open_site, aiohttp_client):
