@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from broker.cli import options
-from broker.cli.exits import OK
-from broker.cli.nfp.session import NfpSession, short, with_session
+from broker.cli.nfp.session import short, with_session
 from broker.cli.screen import Screen, local_clock
 from broker.nfp.client import Event, NfpClient
 from broker.nfp.client.events import GAP
@@ -58,8 +57,10 @@ def show(screen: Screen, event: Event) -> None:
 
 
 @with_session("events")
-def events(
-    session: NfpSession,
+async def events(
+    client: NfpClient,
+    screen: Screen,
+    *,
     service: Annotated[str, typer.Option("--service", "-s", metavar="NAME", help="Of this service.")] = "",
     uuid: Annotated[str, typer.Option("--uuid", metavar="ID", help="Of this job.")] = "",
     kinds: Annotated[
@@ -78,29 +79,23 @@ def events(
         ),
     ] = None,
     count: Annotated[int, typer.Option("--count", "-c", min=0, help="Leave after this many; 0: never.")] = 0,
-) -> int:
+) -> None:
     """Print what happens to jobs: number, time, job, task, what happened, worker, text.
 
     Of your own jobs; an owner sees all. A lost connection is made again, and nothing is left out that the broker still
     has.
     """
-
-    async def work(client: NfpClient) -> int:
-        left = count
-        async with client.subscribe(uuid=uuid, service=service, kinds=kinds or (), since=since) as reader:
-            lost = 0
-            async for event in reader:
-                if reader.lost > lost:
-                    said = f"{reader.lost - lost} events were lost here: printing is too slow"
-                    session.screen.note("nfp events", said)
-                    lost = reader.lost
-                show(session.screen, event)
-                left -= 1
-                if left == 0:
-                    break
-        return OK
-
-    return session.run(work)
+    left, lost = count, 0
+    async with client.subscribe(uuid=uuid, service=service, kinds=kinds or (), since=since) as reader:
+        async for event in reader:
+            if reader.lost > lost:
+                said = f"{reader.lost - lost} events were lost here: printing is too slow"
+                screen.note("nfp events", said)
+                lost = reader.lost
+            show(screen, event)
+            left -= 1
+            if left == 0:
+                break
 
 
 def main(argv: list[str]) -> int:

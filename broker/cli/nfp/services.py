@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from broker.cli import options
-from broker.cli.exits import OK, Failed, UsageError
-from broker.cli.nfp.session import NfpSession, short, with_session
+from broker.cli.exits import Failed
+from broker.cli.nfp.session import short, with_session
 from broker.cli.screen import Screen, duration, watched
 from broker.nfp.client import NfpClient
 from broker.nfp.outcome import END_STATES
@@ -102,40 +102,30 @@ async def look(client: NfpClient, service: str, clients: bool) -> ServiceTables:
     return ServiceTables(services, workers, await client.mmi("show_clients") if clients else None)
 
 
-def _unknown(service: str) -> Failed:
-    text = f"no worker offers {service[:64]!r}, and no job waits for it"
-    return Failed(text, verb="nfp services")
-
-
 @with_session("services")
-def services(
-    session: NfpSession,
+async def services(
+    client: NfpClient,
+    screen: Screen,
+    *,
     service: Annotated[str, typer.Argument(metavar="SERVICE", help="Only this one.")] = "",
     clients: Annotated[
         bool, typer.Option("--clients", help="Show clients, too (your own; an owner all).")
     ] = False,
     watch: options.Watch = False,
     interval: options.Every = 1.0,
-) -> int:
+) -> None:
     """Print services, their workers with load and resources, and clients.
 
     Workers are alive, lost (their connection broke a moment ago) or expected (known from before a restart). Exit code 1
     when there is no such service.
     """
-    if session.screen.as_json and watch:
-        raise UsageError("--watch and --json: expected one of them")
 
-    async def work(client: NfpClient) -> int:
-        async def take(_before: object) -> ServiceTables:
-            return await look(client, service, clients)
+    async def take(_before: object) -> ServiceTables:
+        return await look(client, service, clients)
 
-        screen = session.screen
-        found = await watched(screen, take, lambda each: each.show(screen), interval if watch else None)
-        if service and not found.services:
-            raise _unknown(service)
-        return OK
-
-    return session.run(work)
+    found = await watched(screen, take, lambda each: each.show(screen), interval if watch else None)
+    if service and not found.services:
+        raise Failed(f"no worker offers {service[:64]!r}, and no job waits for it", verb="nfp services")
 
 
 def main(argv: list[str]) -> int:

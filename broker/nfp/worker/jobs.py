@@ -437,7 +437,7 @@ class Jobs:
                 job.begun, job.state, job.started_s = True, RUNNING, time.time()
                 result = await self._result(job, task, context)
         except _NotStarted as error:
-            result, status = Result(failed=True, errors=[text(error)], status="error"), 500
+            result, status = _failed(text(error)), 500
         except asyncio.CancelledError:
             if not job.cancelled:  # the worker ends: the job has no result
                 raise
@@ -569,34 +569,32 @@ class Jobs:
     # -- it has its result ------------------------------------------------------------------------
 
     def _finish(self, job: JobRun, result: Result, status: int = 200) -> None:
+        """``job`` ends with ``result``."""
+        body = self._written(job, result)
+        self._end(job, CANCELLED_STATUS if job.cancelled else status, body, failed=bool(result.failed))
+
+    def _written(self, job: JobRun, result: Result) -> bytes:
+        """The body of the final RESPONSE: ``result``, with what it does not say of its job."""
         result.task = result.task or f"{self.worker}:{job.task}"
         result.juuid = result.juuid or job.uuid
         result.service = self.service
         result.status = result.status or ("failed" if result.failed else "completed")
         result.task_started = result.task_started or clock_text(job.started_s or None)
         result.task_completed = clock_text()
-        body = encode(self.worker, result)
-        self._end(job, CANCELLED_STATUS if job.cancelled else status, body, failed=bool(result.failed))
+        return encode(self.worker, result)
 
     def _end_unstarted(self, job: JobRun, error: str, status: int) -> None:
         """``job`` ends with ``error`` and its task is not entered; nothing happens when it has ended."""
         if not job.ended:
-            self._end(job, status, self._error_result(job, error), failed=True)
-
-    def _error_result(self, job: JobRun, error: str) -> bytes:
-        """The result of ``job`` when its task did not bring one, but ``error``."""
-        result = Result(failed=True, status="error", errors=[text(error)], task=f"{self.worker}:{job.task}")
-        result.juuid, result.service, result.task_completed = job.uuid, self.service, clock_text()
-        return encode(self.worker, result)
+            self._finish(job, _failed(error), status)
 
     def _end(self, job: JobRun, status: int, body: bytes, *, failed: bool) -> None:
         """``job`` has its result: store it, send it."""
         job.end(status, body, failed=failed)
         self._shorten(job)
         self.table.close(job)
-        if (
-            job.cancelled
-        ):  # the broker has closed it: told once that the slot is free, it needs the result no more
+        if job.cancelled:
+            # the broker has closed it: told once that the slot is free, it needs the result no more
             if job.stored:
                 self._store.cancelled(job.uuid)
             self._try_result(job)
@@ -656,7 +654,7 @@ class Jobs:
             return
         error = f"the result has {why}: return less, stream it, or share it as a file"
         log.error("%s: job %s: %s", self.worker, job.uuid, error)
-        self.table.replace_result(job, self._error_result(job, error))
+        self.table.replace_result(job, self._written(job, _failed(error)))
 
     def _recorded(self, uuids: list[str]) -> None:
         """These results are where they belong."""
@@ -785,6 +783,10 @@ class Jobs:
     def busy(self) -> bool:
         """Whether something goes on in the background."""
         return len(self._background) > 0
+
+
+def _failed(error: str) -> Result:
+    return Result(failed=True, status="error", errors=[text(error)])
 
 
 def _cancelled(job: JobRun) -> Result:

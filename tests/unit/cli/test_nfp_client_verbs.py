@@ -376,10 +376,6 @@ def test_a_service_that_nobody_offers(broker, capsys):
     assert nfp("services", "nosuch", "--json") == exits.FAILED
 
 
-def test_services_watch_and_json(ours):
-    assert nfp("services", "--watch", "--json") == exits.USAGE
-
-
 def test_events(ours, capsys):
     ours.do(lambda: [ours.publish(kind) for kind in ("submitted", "finished", "closed")])
     assert nfp("events", "--since", "1", "--count", "2") == 0
