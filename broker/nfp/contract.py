@@ -11,7 +11,7 @@ from broker.errors import HeadgateError
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal
-from broker.nfp.records import JobRow, Op
+from broker.nfp.records import Op, StoredJob
 
 
 class Peer(Protocol):
@@ -82,7 +82,7 @@ class Journal(Protocol):
     def put(self, op: Op) -> None:
         """Write down ``op`` with the next commit. Never waits."""
 
-    def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+    def closed(self, uuids: Sequence[str]) -> list[StoredJob]:
         """Those of these closed jobs that are durable, read at once: some 0.02 ms each, and what its disk takes.
 
         Raises:

@@ -97,20 +97,14 @@ class Forgotten(NamedTuple):
 
 
 class WorkerSeen(NamedTuple):
-    """A worker registered."""
+    """A worker registered, or its connection broke."""
 
     name: str
     service: str
     dialect: Dialect
     key: str
     lost: bool = False
-    """In a snapshot: its connection was broken when the broker ended."""
-
-
-class WorkerLost(NamedTuple):
-    """Its connection broke; WorkerSeen or WorkerLeft follows, unless the broker ends before."""
-
-    name: str
+    """Its connection is broken; another WorkerSeen or WorkerLeft follows, unless the broker ends before."""
 
 
 class WorkerLeft(NamedTuple):
@@ -130,38 +124,13 @@ class Pinned(NamedTuple):
     key: str
 
 
-Op = (
-    JobAdded
-    | PartAdded
-    | Dispatched
-    | Accepted
-    | Returned
-    | Owned
-    | Finished
-    | Forgotten
-    | WorkerSeen
-    | WorkerLost
-    | WorkerLeft
-    | Pinned
-)
+StoredEvent = PartAdded | Dispatched | Accepted | Returned | Owned | Finished
+"""What happens to a job after it was added; a restart applies the same events again, in their order."""
+
+Op = JobAdded | StoredEvent | Forgotten | WorkerSeen | WorkerLeft | Pinned
 
 
-class PartRow(NamedTuple):
-    """A part of a job after a restart; ``state`` is waiting, dispatched, accepted (see Accepted) or final."""
-
-    part: str
-    worker: str
-    attempt: int
-    state: str
-    status: int = 0
-    body: bytes = b""
-    workers: tuple[tuple[str, int], ...] = ()
-    """Every worker it was ever given to, with the attempt: each may still bring the result."""
-    owner: str = ""
-    """For *any*: the worker that the client was told of before there was a result."""
-
-
-class JobRow(NamedTuple):
+class StoredJob(NamedTuple):
     """A job after a restart."""
 
     added: JobAdded
@@ -169,17 +138,17 @@ class JobRow(NamedTuple):
     """Wall clock."""
     age_s: float
     """Since it was added, never below 0."""
-    state: str
+    events: tuple[StoredEvent, ...] = ()
+    state: str = "open"
     """open, done, failed, cancelled or expired."""
-    closed_age_s: float
-    parts: tuple[PartRow, ...]
+    closed_age_s: float = 0.0
 
 
-class ClosedRow(NamedTuple):
+class ClosedJob(NamedTuple):
     """A closed job as a broker starts with it."""
 
-    job: JobRow
-    """Without its body and its parts, which are read on demand."""
+    job: StoredJob
+    """Without its body and its events, which are read on demand."""
     parts: int
     """How many it has."""
     body_bytes: int
@@ -190,12 +159,12 @@ class ClosedRow(NamedTuple):
 class Snapshot(NamedTuple):
     """What a broker starts from."""
 
-    jobs: tuple[JobRow, ...] = ()
+    jobs: tuple[StoredJob, ...] = ()
     """Open ones."""
     workers: tuple[WorkerSeen, ...] = ()
     pins: tuple[Pinned, ...] = ()
     """In the order of their last use."""
-    closed: tuple[ClosedRow, ...] = ()
+    closed: tuple[ClosedJob, ...] = ()
     """The earliest end first."""
     known: tuple[str, ...] = ()
     """Names of workers that have left, the latest last."""

@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from tests.proof.faults import KINDS, Failed
 from tests.proof.layout import HOSTS, JOURNAL_RANK, PARENTS, parties
 from tests.proof.member import Member, until
@@ -278,7 +280,8 @@ class Run:
             ]
             self.world.lab.run(HOSTS["nfp"], copy, check=True)
         with contextlib.closing(sqlite3.connect(here)) as store:
-            for uuid, worker, status in store.execute(_RESULTS):
+            for uuid, data in store.execute(_RESULTS):
+                _part, worker, _attempt, status, _closes = msgspec.msgpack.decode(data)
                 self.log.job_recorded(uuid, status, worker=worker or None)
 
     def _read_logs(self) -> None:
@@ -292,6 +295,5 @@ class Run:
 
 
 _RESULTS: Final = """
-SELECT jobs.uuid, results.worker, results.status FROM results
-JOIN parts ON parts.id = results.part JOIN jobs ON jobs.id = parts.job ORDER BY results.rowid
+SELECT uuid, events.data FROM events JOIN jobs ON number = job WHERE kind = 'Finished' ORDER BY seq
 """

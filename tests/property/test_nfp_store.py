@@ -18,18 +18,16 @@ from broker.nfp.records import (
     JobAdded,
     Owned,
     PartAdded,
-    PartRow,
     Pinned,
     Returned,
     Snapshot,
     WorkerLeft,
-    WorkerLost,
     WorkerSeen,
 )
 from broker.nfp.store import Store
 from broker.nfp.store.clock import Clock
 from broker.nfp.targets import ALL, ANY, Target
-from tests.unit.nfp.store.samples import whole
+from tests.unit.nfp.store.samples import PartSeen, owner, parts, whole
 
 CLOCK = Clock(lambda: 1e9, lambda: 1e3, lambda: "here")
 """Time stands still: ages are 0."""
@@ -49,7 +47,7 @@ class Model:
 
     def snapshot(self):
         jobs = [
-            (job["added"], job["state"], tuple(PartRow(part, **row) for part, row in job["parts"].items()))
+            (job["added"], job["state"], job["owner"], tuple(map(told, job["parts"].items())))
             for job in self.jobs.values()
         ]
         return jobs, dict(self.workers), set(self.known), dict(self.pins)
@@ -63,11 +61,11 @@ class Model:
         return None if row["state"] == "final" else row
 
     def new(self):
-        return {"worker": "", "attempt": 0, "state": "waiting", "workers": (), "owner": ""}
+        return {"worker": "", "attempt": 0, "state": "waiting", "given": {}}
 
     def JobAdded(self, op):
         parts = {name: self.new() for name in op.parts}
-        self.jobs.setdefault(op.uuid, {"added": op, "state": "open", "parts": parts})
+        self.jobs.setdefault(op.uuid, {"added": op, "state": "open", "owner": "", "parts": parts})
 
     def PartAdded(self, op):
         self.part(op)
@@ -76,7 +74,7 @@ class Model:
         row = self.part(op)
         if row is not None:
             row.update(worker=op.worker, attempt=op.attempt, state="dispatched")
-            row["workers"] += ((op.worker, op.attempt),)
+            row["given"][op.worker] = max(op.attempt, row["given"].get(op.worker, 0))
 
     def Accepted(self, op):
         row = self.part(op)
@@ -86,18 +84,18 @@ class Model:
     def Returned(self, op):
         row = self.part(op)
         if row is not None:
-            row.update(state="waiting")
+            row.update(worker="", attempt=0, state="waiting")
 
     def Owned(self, op):
-        self.part(PartAdded(op.uuid, ""))
         if op.uuid in self.jobs:
-            row = self.jobs[op.uuid]["parts"][""]
-            row["owner"] = row["owner"] or op.worker
+            job = self.jobs[op.uuid]
+            job["owner"] = job["owner"] or op.worker
 
     def Finished(self, op):
         row = self.part(op)
         if row is not None:
-            row.update(state="final", **dict(zip(op._fields[2:6], op[2:6], strict=True)))
+            row.update(worker=op.worker, attempt=0, state="final", status=op.status, body=op.body)
+            row["given"][op.worker] = max(op.attempt, row["given"].get(op.worker, 0))
         job = self.jobs.get(op.uuid)
         if op.closes and job is not None and job["state"] == "open":
             job["state"] = op.closes
@@ -109,13 +107,9 @@ class Model:
         self.workers[op.name] = op
         self.known.discard(op.name)
 
-    def WorkerLost(self, op):
-        if op.name in self.workers:
-            self.workers[op.name] = self.workers[op.name]._replace(lost=True)
-
     def WorkerLeft(self, op):
-        if self.workers.pop(op.name, None) is not None:
-            self.known.add(op.name)
+        self.workers.pop(op.name, None)
+        self.known.add(op.name)
 
     def Pinned(self, op):
         self.pins[op.name] = op.key
@@ -123,11 +117,17 @@ class Model:
             del self.pins[op.name]
 
 
+def told(item):
+    """A part of a model's, as ``parts`` tells it."""
+    part, row = item
+    return PartSeen(part, **row | {"given": tuple(row["given"].items())})
+
+
 def seen(snapshot: Snapshot):
     """A snapshot, as ``Model.snapshot`` tells it."""
     assert all((job.age_s, job.closed_age_s, job.submitted_s) == (0.0, 0.0, 1e9) for job in snapshot.jobs)
     return (
-        [(job.added, job.state, job.parts) for job in snapshot.jobs],
+        [(job.added, job.state, owner(job), parts(job)) for job in snapshot.jobs],
         {worker.name: worker for worker in snapshot.workers},
         set(snapshot.known),
         {pin.name: pin.key for pin in snapshot.pins},
@@ -154,8 +154,7 @@ OPERATIONS = st.one_of(
     st.builds(Finished, UUIDS, PARTS, WORKERS, st.integers(1, 3), st.sampled_from([200, 408]), BODIES,
               st.sampled_from(["", "done", "cancelled"])),
     st.builds(Forgotten, UUIDS),
-    st.builds(WorkerSeen, WORKERS, TEXT, st.sampled_from(Dialect), TEXT),
-    st.builds(WorkerLost, WORKERS),
+    st.builds(WorkerSeen, WORKERS, TEXT, st.sampled_from(Dialect), TEXT, st.booleans()),
     st.builds(WorkerLeft, WORKERS),
     st.builds(Pinned, WORKERS, st.sampled_from(["", "K1", "K2"])),
 )  # fmt: skip

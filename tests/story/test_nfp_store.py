@@ -18,7 +18,7 @@ from broker.nfp.records import Dispatched, Finished, Forgotten, JobAdded
 from broker.nfp.store import NotStored, Store
 from broker.nfp.targets import ANY
 from broker.nfp.worker.store import RunStore, StoredRun
-from tests.unit.nfp.store.samples import whole
+from tests.unit.nfp.store.samples import parts, whole
 
 pytestmark = pytest.mark.story
 
@@ -103,7 +103,7 @@ def test_a_store_whose_process_is_killed_again_and_again(rundir):
         assert mine == list(range(max(first, last - 299), last + 1)), "no gap, and nothing half forgotten"
         for number in mine:
             body = number.to_bytes(4, "big") * 300
-            slot = jobs[number].parts[0]
+            slot = parts(jobs[number])[0]
             assert (jobs[number].added.body, jobs[number].state) == (body, "done")
             assert (slot.state, slot.body) == ("final", body)
         first = last + 1
@@ -214,7 +214,7 @@ def test_a_disk_that_fills_up_under_a_broker(small):
         assert await store.close() == 0
         snapshot = await found(small / "nfp.db")
         assert [row.added for row in snapshot.jobs] == [*map(job, range(kept)), job(number)]
-        states = [[(slot.state, slot.body) for slot in row.parts] for row in snapshot.jobs]
+        states = [[(slot.state, slot.body) for slot in parts(row)] for row in snapshot.jobs]
         assert states == [[("final", bytes(3000))]] * kept + [[]]
 
     asyncio.run(asyncio.wait_for(story(), 40))
@@ -316,4 +316,4 @@ def test_a_copy_taken_by_a_backup_program_is_whole(rundir):
     shutil.move(rundir / "copy.db", rundir / "restored.db")
     jobs = asyncio.run(found(rundir / "restored.db")).jobs
     assert jobs
-    assert {(row.state, row.parts[0].state) for row in jobs} == {("done", "final")}
+    assert {(row.state, parts(row)[0].state) for row in jobs} == {("done", "final")}

@@ -20,15 +20,13 @@ from broker.nfp.contract import NotStored
 from broker.nfp.names import Code
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import Failure
-from broker.nfp.store.peers import PeerStore, Row, schema
-from broker.nfp.targets import Kind, Target
+from broker.nfp.store import upgrade
+from broker.nfp.store.database import Schema
+from broker.nfp.store.events import TABLES, Operations
+from broker.nfp.store.peers import PeerStore
+from broker.nfp.targets import Target
 
 log = logging.getLogger("headgate")
-SCHEMA: Final = schema("client store", b"NFPc")
-_BODY: Final = "body"
-_WORKERS: Final = "event"
-_RESULT: Final = "result/"
-"""Followed by the worker's name."""
 _OPEN: Final = "open"
 _EXPIRED: Final = "expired"
 ENDS: Final = frozenset({"done", "failed", "cancelled", _EXPIRED})
@@ -57,26 +55,56 @@ class StoredJob(NamedTuple):
     """Why it did not end well."""
 
 
-class _More(msgspec.Struct, omit_defaults=True):
-    """What is kept besides the columns of a row; ``statuses`` by worker."""
+class Submitted(NamedTuple):
+    """The client is about to send the job."""
 
-    target: tuple[Kind, tuple[str, ...]]
-    """Not a Target to decode by: compiled, it keeps no annotations."""
+    uuid: str
+    service: str
+    task: str
+    target: Target
     timeout_s: float
-    statuses: dict[str, int] = {}
-    error: str = ""
+    body: bytes
 
 
-class ClientStore(PeerStore[_More]):
+class Given(NamedTuple):
+    """Who works on it."""
+
+    uuid: str
+    workers: tuple[str, ...]
+
+
+class Brought(NamedTuple):
+    """What a worker has brought, as ``StoredResult`` has it; ``worker`` is "" when it has no name."""
+
+    uuid: str
+    worker: str
+    status: int
+    body: bytes
+
+
+class Ended(NamedTuple):
+    """It is over: done, failed, cancelled or expired."""
+
+    uuid: str
+    state: str
+    error: str
+
+
+class ClientStore(PeerStore[StoredJob]):
     """Keeps the jobs of one client.
 
     Args:
         path: of the file. name: of the client, for people. settings: as ``PeerStore`` takes them.
     """
 
+    schema = Schema("client store", int.from_bytes(b"NFPc"), 2, TABLES, upgrade.CLIENT)
+    operations = Operations(Submitted, Given, Brought, Ended, latest=frozenset({Given}))
+    ended = frozenset()
+    settled = ENDS
+
     def __init__(self, path: str | os.PathLike[str], name: str, **settings: Any) -> None:
         self._name = name
-        super().__init__(path, SCHEMA, _More, broken=self._log_broken, **settings)
+        super().__init__(path, broken=self._log_broken, **settings)
 
     def _log_broken(self, why: str) -> None:
         log.error("%s: jobs cannot be kept: %s", self._name, why)
@@ -102,12 +130,10 @@ class ClientStore(PeerStore[_More]):
         Raises:
             NotStored: it cannot be written; the job is not kept.
         """
-        uuid = submission.uuid
-        if uuid in self.rows:
+        uuid, service, task, target, body, timeout_s, _deadline = submission
+        if uuid in self.jobs:
             return
-        more = _More(submission.target, submission.timeout_s)
-        self.new(uuid, submission.service, submission.task, _OPEN, more)
-        self.attach(uuid, _BODY, submission.body)
+        self.put_job(Submitted(uuid, service, task, target, timeout_s, body))
         try:
             await self.durable()
         except NotStored:
@@ -116,7 +142,9 @@ class ClientStore(PeerStore[_More]):
 
     def keep_workers(self, uuid: str, workers: tuple[str, ...]) -> None:
         """Keep who works on a job."""
-        self.attach(uuid, _WORKERS, msgspec.json.encode(workers))
+        known = self.jobs.get(uuid)
+        if known is not None and known.view.workers != workers:
+            self.put_event(Given(uuid, workers))
 
     def keep_results(self, job: Job) -> None:
         """Keep what the workers in the job's ``outcome.fresh`` have brought, results and errors."""
@@ -130,17 +158,14 @@ class ClientStore(PeerStore[_More]):
 
     def keep_result(self, uuid: str, worker: str, status: int, body: bytes) -> None:
         """Keep the result of ``worker``, "" when it has no name; the first one stays."""
-        row = self.rows.get(uuid)
-        if row is None or worker in row.more.statuses:
-            return
-        self.attach(uuid, _RESULT + worker, body)
-        self.change(uuid, row.state, statuses={**row.more.statuses, worker: status})
+        known = self.jobs.get(uuid)
+        if known is not None and worker not in known.view.results:
+            self.put_event(Brought(uuid, worker, status, body))
 
     def end(self, uuid: str, state: str, error: str = "") -> None:
         """Note that a job has ended: done, failed, cancelled or expired. The first end stays; its retention begins."""
-        row = self.rows.get(uuid)
-        if row is not None and not row.settled and state in ENDS:
-            self.change(uuid, state, settled=True, error=error)
+        if self.state(uuid) == _OPEN and state in ENDS:
+            self.put_event(Ended(uuid, state, error))
 
     async def find(self, uuid: str) -> StoredJob | None:
         """Return the job ``uuid`` of this or an earlier life, ended or not; None when it is not here.
@@ -148,8 +173,9 @@ class ClientStore(PeerStore[_More]):
         Raises:
             NotStored: the file cannot be read.
         """
-        row = self.rows.get(uuid)
-        return self._job(row, (await self.bodies([row]))[0]) if row is not None else None
+        if uuid not in self.jobs:
+            return None
+        return next((self._due(job) for job in await self.whole([uuid])), None)
 
     async def unfinished(self) -> list[StoredJob]:
         """Return the jobs that have not ended, the oldest first; those whose deadline has passed meanwhile end now.
@@ -158,37 +184,40 @@ class ClientStore(PeerStore[_More]):
             NotStored: the file cannot be read.
         """
         self._expire()
-        rows = [row for row in self.rows.values() if not row.settled]
-        jobs = [self._job(row, bodies) for row, bodies in zip(rows, await self.bodies(rows), strict=True)]
-        return [job for job in jobs if self.state(job.submission.uuid) == _OPEN]
+        jobs = await self.whole([uuid for uuid in self.jobs if self.state(uuid) == _OPEN])
+        return [self._due(job) for job in jobs if self.state(job.submission.uuid) == _OPEN]
 
     def _expire(self) -> None:
         """End the jobs whose deadline has passed."""
-        for row in list(self.rows.values()):
-            if not row.settled and self._left_s(row) <= 0:
-                self.end(row.uuid, _EXPIRED, f"nothing final within {row.more.timeout_s:g} s")
+        for uuid, known in list(self.jobs.items()):
+            if known.view.state == _OPEN and not self._left_s(known.view.submission):
+                self.end(uuid, _EXPIRED, f"nothing final within {known.view.submission.timeout_s:g} s")
 
-    def _left_s(self, row: Row[_More]) -> float:
-        return max(0.0, row.more.timeout_s - self.age_s(row))
+    def _left_s(self, submission: Submission) -> float:
+        return max(0.0, submission.timeout_s - self.age_s(submission.uuid))
 
-    def _job(self, row: Row[_More], bodies: dict[str, bytes]) -> StoredJob:
-        more, left_s = row.more, self._left_s(row)
-        submission = Submission(
-            row.uuid,
-            row.service,
-            row.task,
-            Target(*more.target),
-            bodies.get(_BODY, b""),
-            more.timeout_s,
-            self._loop.time() + left_s,
-        )
-        results = {
-            worker: StoredResult(status, bodies.get(_RESULT + worker, b""))
-            for worker, status in more.statuses.items()
-        }
-        workers = read_any(bodies.get(_WORKERS, b""))
-        named = tuple(map(str, workers)) if isinstance(workers, list) else ()
-        return StoredJob(submission, left_s, row.state, results, named, more.error)
+    def _due(self, job: StoredJob) -> StoredJob:
+        """``job`` with what is left of its time."""
+        left_s = self._left_s(job.submission)
+        submission = job.submission._replace(deadline=self._loop.time() + left_s)
+        return job._replace(submission=submission, left_s=left_s)
+
+    # -- what events make of a job ---------------------------------------------------------------
+
+    def begin(self, added: Submitted, submitted_s: float) -> StoredJob:
+        """See ``PeerStore``."""
+        uuid, service, task, (kind, names), timeout_s, body = added
+        target = Target(kind, tuple(names))
+        return StoredJob(Submission(uuid, service, task, target, body, timeout_s, 0.0), 0.0, _OPEN, {})
+
+    def follow(self, view: StoredJob, op: Any) -> StoredJob:
+        """See ``PeerStore``."""
+        if isinstance(op, Given):
+            return view._replace(workers=tuple(op.workers))
+        if isinstance(op, Brought):
+            view.results[op.worker] = StoredResult(op.status, op.body)
+            return view
+        return view._replace(state=op.state, error=op.error)
 
 
 def restore(job: Job, stored: StoredJob) -> None:

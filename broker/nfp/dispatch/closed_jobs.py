@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.nfp.contract import NotStored, Peer
 from broker.nfp.dispatch.machine import FINAL, READ, STORED
 from broker.nfp.dispatch.model import JOB_BYTES, PART_BYTES, Client, Job, Part
 from broker.nfp.dispatch.state import State
-from broker.nfp.records import Forgotten, JobRow
+from broker.nfp.records import Accepted, Dispatched, Finished, Forgotten, Owned, Returned, StoredJob
 
 PAY_AGAIN_S: Final = 1.0
 """Between two attempts at sending what a client is owed while the store cannot be read."""
@@ -125,14 +125,14 @@ class ClosedJobs:
         job = self._state.by_uuid.get(uuid)
         if job is None or job.state != STORED:
             return job
-        rows = self._state.journal.closed([uuid])
-        if not rows:  # somebody else has been at the file
+        found = self._state.journal.closed([uuid])
+        if not found:  # somebody else has been at the file
             self.by_end.remove(job)
             self._forget(job)
             return None
         size = job.size
         job.step(READ)
-        fill(job, rows[0])
+        apply(job, found[0])
         job.drop_body()
         job.size = size
         self._read.append(job)
@@ -181,16 +181,50 @@ class ClosedJobs:
         return True
 
 
-def fill(job: Job, row: JobRow) -> None:
-    """Make ``job`` what the store kept as ``row``; nothing of it is in anybody's hands."""
-    job.body, job.size, job.open = row.added.body, JOB_BYTES + len(row.added.body), 0
-    job.told_dispatched |= any(each.workers for each in row.parts)
-    for each in row.parts:
-        job.parts[each.part] = part = Part(job, each.part, job.added_at)
-        for worker, attempt in (*each.workers, *(((each.worker, each.attempt),) if each.worker else ())):
-            part.given[worker] = max(attempt, part.given.get(worker, 0))
-        if each.state == FINAL:
-            part.settle(each.worker, each.status, each.body)
-        job.owner = job.owner or each.owner
+class Holder(NamedTuple):
+    """Who had a part when the broker ended."""
+
+    worker: str
+    attempt: int
+    once: bool
+    """It may have begun, and must not be run again."""
+
+
+def apply(job: Job, stored: StoredJob) -> dict[str, Holder]:
+    """Make ``job`` what the events in the store make of it, and return who holds which part, by its name.
+
+    A part that has its result stays as it is, and an acceptance counts for the attempt that is under way.
+    """
+    job.body, job.size, job.open = stored.added.body, JOB_BYTES + len(stored.added.body), 0
+    holders: dict[str, Holder] = {}
+    for name in stored.added.parts:
+        job.parts[name] = Part(job, name, job.added_at)
+    for event in stored.events:
+        if isinstance(event, Owned):
+            job.owner = job.owner or event.worker
+            continue
+        name = event.part
+        part = job.parts.get(name)
+        if part is None:
+            part = job.parts[name] = Part(job, name, job.added_at)
+        if part.state == FINAL:
+            continue
+        if isinstance(event, Dispatched):
+            job.told_dispatched = True
+            part.given[event.worker] = max(event.attempt, part.given.get(event.worker, 0))
+            holders[name] = Holder(event.worker, event.attempt, False)
+        elif isinstance(event, Accepted):
+            holder = holders.get(name)
+            if holder is not None and holder.attempt == event.attempt:
+                holders[name] = holder._replace(once=True)
+        elif isinstance(event, Returned):
+            holders.pop(name, None)
+        elif isinstance(event, Finished):
+            holders.pop(name, None)
+            if event.worker:
+                part.given[event.worker] = max(event.attempt, part.given.get(event.worker, 0))
+            part.settle(event.worker, event.status, event.body)
+    for part in job.parts.values():
         job.size += PART_BYTES + len(part.body)
         job.open += part.state != FINAL
+    return holders

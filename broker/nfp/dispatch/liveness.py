@@ -38,7 +38,7 @@ from broker.nfp.dispatch.worker_messages import WorkerMessages
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.opening import HeldJob, WorkerOpen
-from broker.nfp.records import WorkerLeft, WorkerLost, WorkerSeen
+from broker.nfp.records import WorkerLeft, WorkerSeen
 from broker.rates import Throttle
 
 OFFERED_MAX: Final = 200_000
@@ -347,7 +347,8 @@ class Liveness:
         worker = self.of(peer)
         if worker is not None:
             self.mark_lost(worker, now)
-            self._jobs.journal.put(WorkerLost(worker.name))
+            seen = WorkerSeen(worker.name, worker.service.name, worker.dialect, worker.key, lost=True)
+            self._jobs.journal.put(seen)
 
     def mark_lost(self, worker: WorkerEntry, now: float) -> None:
         """Nothing can be sent to it any more; it may be back within its grace."""

@@ -10,13 +10,13 @@ on: that nobody came to a broker that was not there tells nothing about a servic
 from __future__ import annotations
 
 from broker.nfp.access import Access
-from broker.nfp.dispatch.closed_jobs import fill
+from broker.nfp.dispatch.closed_jobs import Holder, apply
 from broker.nfp.dispatch.jobs import Jobs, end_of
 from broker.nfp.dispatch.liveness import Liveness
-from broker.nfp.dispatch.machine import ACCEPT, ACCEPTED, ADOPT, CLOSE, FINAL, LOSE, OPEN, WAITING
+from broker.nfp.dispatch.machine import ACCEPT, ADOPT, CLOSE, FINAL, LOSE, OPEN
 from broker.nfp.dispatch.model import BODY_KEPT_BYTES, PART_BYTES, Job, Part, WorkerEntry
 from broker.nfp.principal import Principal
-from broker.nfp.records import ClosedRow, JobRow, PartRow, Snapshot
+from broker.nfp.records import ClosedJob, Snapshot, StoredJob
 
 
 def restore(jobs: Jobs, liveness: Liveness, snapshot: Snapshot, now: float) -> None:
@@ -27,39 +27,37 @@ def restore(jobs: Jobs, liveness: Liveness, snapshot: Snapshot, now: float) -> N
         service = jobs.registry.service(seen.service, now)
         worker = WorkerEntry(seen.name, service, seen.dialect, seen.key, now)
         liveness.expect(worker, now, lost=seen.lost)
-    rows = [*(closed.job for closed in snapshot.closed), *snapshot.jobs]
-    rows.sort(key=lambda row: row.age_s, reverse=True)
-    for row in rows:
-        jobs.by_uuid[row.added.uuid] = _job(jobs, row, now)
+    found = [*(closed.job for closed in snapshot.closed), *snapshot.jobs]
+    for stored in sorted(found, key=lambda each: each.age_s, reverse=True):
+        jobs.by_uuid[stored.added.uuid] = _job(jobs, stored, now)
     for closed in snapshot.closed:
         _remember(jobs, closed, now)
-    for row in snapshot.jobs:
-        fill(jobs.by_uuid[row.added.uuid], row)
-    for row in rows:
-        if row.state == OPEN:
-            _resume(jobs, row, now)
+    for stored in snapshot.jobs:
+        _resume(jobs, stored, now)
 
 
-def _job(jobs: Jobs, row: JobRow, now: float) -> Job:
-    added, access = row.added, jobs.access
+def _job(jobs: Jobs, stored: StoredJob, now: float) -> Job:
+    added, access = stored.added, jobs.access
     client = jobs.clients.absent(added.client, added.holder, added.dialect)
-    principal = _principal(added.holder, access) if row.state == OPEN else None
-    return Job(added, client, principal, now - row.age_s)
+    principal = _principal(added.holder, access) if stored.state == OPEN else None
+    return Job(added, client, principal, now - stored.age_s)
 
 
-def _remember(jobs: Jobs, row: ClosedRow, now: float) -> None:
+def _remember(jobs: Jobs, closed: ClosedJob, now: float) -> None:
     """A closed job, which stays in the store."""
-    job = jobs.by_uuid[row.job.added.uuid]
+    job = jobs.by_uuid[closed.job.added.uuid]
     job.step(CLOSE)
-    job.closed_at, job.ended = now - row.job.closed_age_s, row.job.state
-    job.dropped = row.body_bytes if row.body_bytes > BODY_KEPT_BYTES else 0
-    job.size += row.parts * PART_BYTES + row.result_bytes + row.body_bytes - job.dropped
+    job.closed_at, job.ended = now - closed.job.closed_age_s, closed.job.state
+    job.dropped = closed.body_bytes if closed.body_bytes > BODY_KEPT_BYTES else 0
+    job.size += closed.parts * PART_BYTES + closed.result_bytes + closed.body_bytes - job.dropped
     job.leave_to_store()
     jobs.closed_jobs.keep(job)
 
 
-def _resume(jobs: Jobs, row: JobRow, now: float) -> None:
-    job = jobs.by_uuid[row.added.uuid]
+def _resume(jobs: Jobs, stored: StoredJob, now: float) -> None:
+    """An open job goes on where it was."""
+    job = jobs.by_uuid[stored.added.uuid]
+    holders = apply(job, stored)
     job.client.open += 1
     jobs.open_jobs += 1
     jobs.tasks.submitted(job, counted=False)
@@ -67,8 +65,12 @@ def _resume(jobs: Jobs, row: JobRow, now: float) -> None:
     jobs.open_bytes += job.size
     if not job.parts:
         jobs.gather(job, now)
-    for each in row.parts:
-        _resume_part(jobs, job.parts[each.part], each, now)
+    for part in list(job.parts.values()):
+        holder = holders.get(part.name)
+        if holder is not None:
+            _hold(jobs, part, holder, now)
+        elif part.state != FINAL:
+            jobs.place(part, now)
     if job.state != OPEN:
         return  # it must not be run again, and has just ended
     if job.parts and not job.open:
@@ -77,19 +79,15 @@ def _resume(jobs: Jobs, row: JobRow, now: float) -> None:
         jobs.watch(job, now)
 
 
-def _resume_part(jobs: Jobs, part: Part, row: PartRow, now: float) -> None:
-    if row.state == FINAL:
-        return
-    if row.state == WAITING:
-        jobs.place(part, now)
-        return
-    worker = jobs.registry.workers.get(row.worker)
+def _hold(jobs: Jobs, part: Part, holder: Holder, now: float) -> None:
+    """A part stays its worker's, which is expected, or has left."""
+    worker = jobs.registry.workers.get(holder.worker)
     gone = worker is None
     if worker is None:
         service = jobs.registry.service(part.job.service, now)
-        worker = WorkerEntry(row.worker, service, part.job.dialect, "", now)
-    attempt = jobs.begin(part, worker, row.attempt, ADOPT, now)
-    if row.state == ACCEPTED:
+        worker = WorkerEntry(holder.worker, service, part.job.dialect, "", now)
+    attempt = jobs.begin(part, worker, holder.attempt, ADOPT, now)
+    if holder.once:
         attempt.once = True
         jobs.move(attempt, ACCEPT)
     if gone:

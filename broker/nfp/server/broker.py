@@ -184,7 +184,7 @@ class NfpBroker:
             await self.reader.start()
             snapshot = await self.store.open()
             self.name_owners.restore(snapshot.pins)
-            self.ingress.expect_clients([*snapshot.jobs, *(row.job for row in snapshot.closed)])
+            self.ingress.expect_clients([*snapshot.jobs, *(closed.job for closed in snapshot.closed)])
             self.dispatcher.restore(snapshot, self.clock.now())
             self.nudge.begin(snapshot.workers)
             self._listen()

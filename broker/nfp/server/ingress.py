@@ -38,7 +38,7 @@ from broker.nfp.names import (
     Sender,
 )
 from broker.nfp.principal import Principal
-from broker.nfp.records import JobRow
+from broker.nfp.records import StoredJob
 from broker.nfp.server.connections import QueuedPeer, ReconnectNudge, RouterPeer, name_of
 from broker.nfp.server.names import NameOwners
 from broker.nfp.server.recording import Recording
@@ -131,11 +131,11 @@ class Ingress:
             return None
         return principal
 
-    def expect_clients(self, rows: Iterable[JobRow]) -> None:
+    def expect_clients(self, jobs: Iterable[StoredJob]) -> None:
         """Keep the names of the clients that have these jobs of an earlier run for the keys they had."""
-        for row in rows:
-            if row.added.holder.startswith("key:") and not _is_made_up(row.added.client):
-                self._name_owners.expect(name_of(row.added.client), row.added.holder.removeprefix("key:"))
+        for job in jobs:
+            if job.added.holder.startswith("key:") and not _is_made_up(job.added.client):
+                self._name_owners.expect(name_of(job.added.client), job.added.holder.removeprefix("key:"))
 
     def _greet(self, peer: QueuedPeer[Any], packet: Packet, now: float) -> bool:
         """Pin the name of a peer whose first valid message is ``packet``; False: no room for it, or the peer left."""

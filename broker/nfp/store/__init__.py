@@ -5,8 +5,9 @@
     writer      the thread's side of it: opens, writes groups, answers questions, cleans up
     database    files: mode, lock, damage, version
     clock       ages that no step of the wall clock changes
-    tables      the broker's tables: operations -> rows -> what a broker starts from
-    peers       PeerStore: jobs of a worker or a client, rows with a state, bodies, retention
+    events      the schema, and what is written: jobs, events of them, names; one for all
+    upgrade     files of the version before
+    peers       PeerStore: jobs of a worker or a client, what their events make of them, retention
 
 The stores of the worker and of the client (``worker.store``, ``client.store``) are built on ``peers``.
 """

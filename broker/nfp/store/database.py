@@ -28,6 +28,7 @@ from typing import Final, Literal, NamedTuple
 
 from broker import home
 from broker.errors import ConfigError
+from broker.nfp.store.upgrade import upgrade
 from broker.obstacles import obstacle
 
 log = logging.getLogger("headgate")
@@ -56,20 +57,19 @@ _holding = threading.Lock()
 
 
 class Schema(NamedTuple):
-    """What is in a file; one of another version is refused.
-
-    Once a release has written files of a version, the next one brings them to its own: in ``_set_up``, within the
-    transaction that sets ``user_version``.
+    """What is in a file; one of another version is refused, but for the one before, which is brought to this one.
 
     Attributes:
         what: "broker store", for people. application: four bytes as a number, marks the file as ours.
         version: of ``tables``, grows with every change of them.
+        upgrade: makes them of those of the version before, see ``upgrade``; "": that one is refused, too.
     """
 
     what: str
     application: int
     version: int
     tables: str
+    upgrade: str = ""
 
 
 class Database:
@@ -283,7 +283,8 @@ def _make_private(path: Path) -> None:
 
 
 def _set_up(connection: sqlite3.Connection, path: Path, schema: Schema, sync: Sync) -> None:
-    new = _is_new(connection, path, schema)
+    version = _version(connection, path, schema)
+    new = version == 0
     if path.stat().st_size <= CHECKED_BYTES:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
@@ -298,22 +299,27 @@ def _set_up(connection: sqlite3.Connection, path: Path, schema: Schema, sync: Sy
     connection.execute("PRAGMA temp_store=MEMORY")
     if new:
         _create(connection, schema)
+    elif version < schema.version:
+        log.info("%s: a %s of version %d, brought to version %d", path, schema.what, version, schema.version)
+        with transaction(connection):
+            upgrade(connection, schema.upgrade)
+            connection.execute(f"PRAGMA user_version={schema.version}")
 
 
-def _is_new(connection: sqlite3.Connection, path: Path, schema: Schema) -> bool:
-    """Refuse, without having written a byte, what is not ours or of another version; False: its tables are there."""
+def _version(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
+    """Refuse, without having written a byte, what is not ours or of a version that cannot be read; 0: it is empty."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application == schema.application:
-        if version != schema.version:
+        if version != schema.version and not (schema.upgrade and version == schema.version - 1):
             raise ConfigError(
                 f"{path}: {schema.what} of version {version}, expected {schema.version}: another version of Headgate"
                 f" wrote it. Run that one, or {_move_away(path)}"
             )
-        return False
+        return int(version)
     if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         raise ConfigError(f"{path}: a database, but no {schema.what} of Headgate; choose another file")
-    return True
+    return 0
 
 
 def _create(connection: sqlite3.Connection, schema: Schema) -> None:

@@ -7,17 +7,62 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from sys import intern
+from typing import Any, Final
+
+import msgspec
 
 from broker.nfp.contract import NotStored
-from broker.nfp.records import JobRow, Op, Snapshot
-from broker.nfp.store import tables
+from broker.nfp.names import Dialect
+from broker.nfp.records import (
+    KNOWN_MAX,
+    Accepted,
+    ClosedJob,
+    Dispatched,
+    Finished,
+    JobAdded,
+    Op,
+    Owned,
+    PartAdded,
+    Pinned,
+    Returned,
+    Snapshot,
+    StoredJob,
+    WorkerLeft,
+    WorkerSeen,
+)
+from broker.nfp.store import upgrade
 from broker.nfp.store.clock import Clock, StoreClock
-from broker.nfp.store.database import Sync, give_back, open_database, open_reader
+from broker.nfp.store.database import Schema, Sync, give_back, open_database, open_reader
+from broker.nfp.store.events import TABLES, Kept, Named, Operations, names_of
 from broker.nfp.store.thread import CLOSE_S, RETRY_S, StoreThread
+from broker.nfp.targets import Kind, Target
 
 log = logging.getLogger("headgate")
+SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 6, TABLES, upgrade.BROKER)
+_WORKER: Final = "worker"
+_PIN: Final = "pin"
+OPERATIONS: Final = Operations(
+    JobAdded,
+    PartAdded,
+    Dispatched,
+    Accepted,
+    Returned,
+    Owned,
+    Finished,
+    names={
+        WorkerSeen: lambda op: Named(_WORKER, op.name, op[1:]),
+        WorkerLeft: lambda op: Named(_WORKER, op.name, ()),  # the name stays known
+        Pinned: lambda op: Named(_PIN, op.name, (op.key,) if op.key else None),
+    },
+)
+_LEFT: Final = msgspec.msgpack.encode(())
+"""The data of a worker's name behind ``WorkerLeft``."""
+_FORGET_WORKERS: Final = """
+DELETE FROM names WHERE kind = :kind AND name IN (
+    SELECT name FROM names WHERE kind = :kind AND data = :left ORDER BY at DESC, name DESC LIMIT -1 OFFSET :most)
+"""
 
 
 class Store(StoreThread[Op]):
@@ -25,8 +70,7 @@ class Store(StoreThread[Op]):
 
     What was put is durable, all of a group or nothing, once ``on_commit`` is called with the ``position`` it had.
     Ages in the snapshot come from a clock that never goes back (see ``clock``): a step of the wall clock extends no
-    deadline. A slot's first result and a job's first end are the ones kept; operations for jobs that are not there
-    change nothing, so those of a job come behind its ``JobAdded``.
+    deadline. What the operations mean for the file, ``events`` says.
 
     Args:
         path: of the file; it and its folder are made when they are missing.
@@ -60,8 +104,8 @@ class Store(StoreThread[Op]):
         self._reader: sqlite3.Connection | None = None
         self._readable = True
         super().__init__(
-            partial(open_database, path, tables.SCHEMA, sync),
-            partial(tables.write, clock=self._clock),
+            partial(open_database, path, SCHEMA, sync),
+            partial(OPERATIONS.write, self._clock),
             loop,
             on_commit=on_commit,
             on_failed=on_failed,
@@ -88,7 +132,7 @@ class Store(StoreThread[Op]):
             reader.close()
         return await super().close(timeout_s)
 
-    def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+    def closed(self, uuids: Sequence[str]) -> list[StoredJob]:
         """Those of these jobs that are there, among those that are durable, read at once.
 
         Raises:
@@ -97,24 +141,84 @@ class Store(StoreThread[Op]):
         if self.hangs or self._reader is None:
             raise NotStored(self.broken or "nfp store: closed, nothing can be read")
         try:
-            rows = tables.named(self._reader, self._clock.now(), uuids)
+            now = self._clock.now()
+            jobs = [_stored(kept, now) for kept in OPERATIONS.read(self._reader, uuids)]
         except Exception as error:  # besides a failing disk: what is no job
             if self._readable:
                 log.exception("closed jobs cannot be read")
             self._readable = False
             raise NotStored(f"{self.path}: {error}") from error
         self._readable = True
-        return rows
+        return jobs
 
     # -- in the thread -------------------------------------------------------------------------
 
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
         self._clock.load(connection)
-        return tables.read(connection, self._clock.now())
+        return read(connection, self._clock.now())
 
     def _clean_up(self, connection: sqlite3.Connection) -> bool:
-        tables.forget_workers(connection)
+        forget_workers(connection)
         return give_back(connection)
+
+
+def read(connection: sqlite3.Connection, now: float) -> Snapshot:
+    """Everything but the bodies and events of closed jobs, with ages at ``now`` (store clock)."""
+    closed, unread = [], []
+    for kept in OPERATIONS.read(connection, only=Finished.__name__):  # all that a closed job is known by
+        job = _stored(kept, now, whole=False)
+        if job.state == "open":
+            unread.append(job.added.uuid)
+            continue
+        results: dict[str, int] = {}
+        for op, _at, size in kept.events:
+            results.setdefault(op.part, size)  # the first one counts
+        closed.append(ClosedJob(job, len(results), kept.size, sum(results.values())))
+    closed.sort(key=lambda one: one.job.closed_age_s, reverse=True)
+    workers = names_of(connection, _WORKER)
+    return Snapshot(
+        tuple(_stored(kept, now) for kept in OPERATIONS.read(connection, unread)),
+        tuple(
+            WorkerSeen(name, service, Dialect(dialect), *more)
+            for name, (service, dialect, *more) in ((name, seen) for name, seen in workers if seen)
+        ),
+        tuple(Pinned(name, key) for name, (key,) in names_of(connection, _PIN)),
+        tuple(closed),
+        tuple(name for name, seen in workers if not seen),
+    )
+
+
+def _stored(kept: Kept, now: float, *, whole: bool = True) -> StoredJob:
+    state, closed_age_s = "open", 0.0
+    for op, at, _size in kept.events:
+        if isinstance(op, Finished) and op.closes:
+            state, closed_age_s = op.closes, max(0.0, now - at)
+            break
+    events = tuple([event.op for event in kept.events]) if whole else ()
+    return StoredJob(_shared(kept.added), kept.wall, max(0.0, now - kept.at), events, state, closed_age_s)
+
+
+def _shared(added: JobAdded) -> JobAdded:
+    """As it was put; what many jobs have alike is one object."""
+    uuid, service, task, (kind, names), body, client, dialect, holder, userid, ttl_s, parts = added
+    who = (_identity(client), Dialect(dialect), intern(holder), userid)
+    target = _target(kind, tuple(names))
+    return JobAdded(uuid, intern(service), intern(task), target, body, *who, ttl_s, tuple(parts))
+
+
+@lru_cache(1024)
+def _target(kind: Kind, workers: tuple[str, ...]) -> Target:
+    return Target(kind, workers)
+
+
+@lru_cache(1024)
+def _identity(client: bytes) -> bytes:
+    return client
+
+
+def forget_workers(connection: sqlite3.Connection, known_max: int = KNOWN_MAX) -> None:
+    """Delete the names of workers that left first when there are too many."""
+    connection.execute(_FORGET_WORKERS, {"kind": _WORKER, "left": _LEFT, "most": known_max})
 
 
 class NoStore:
@@ -141,7 +245,7 @@ class NoStore:
     async def durable(self) -> None:
         """Returns at once."""
 
-    def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+    def closed(self, uuids: Sequence[str]) -> list[StoredJob]:
         """Nothing was kept."""
         return []
 

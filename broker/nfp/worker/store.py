@@ -1,23 +1,20 @@
 """The jobs of a worker in a SQLite file (NFP, "Job Persistence").
 
 Everything put is written in order, in batches, by a thread of the store's; ``durable`` waits for what was put so far.
-A job is there from its acceptance until its retention is over: unfinished and unrecorded ones come back from ``open``,
+A job is there from its acceptance until its retention is over: unfinished and unrecorded ones come back from ``load``,
 recorded ones can be asked for (GET by uuid) and are known when a broker sends them again.
 """
 
 from __future__ import annotations
 
-import os
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
-import msgspec
+from broker.nfp.store import upgrade
+from broker.nfp.store.database import Schema
+from broker.nfp.store.events import TABLES, Operations
+from broker.nfp.store.peers import PeerStore
 
-from broker.nfp.store.peers import PeerStore, Row, schema
-
-SCHEMA: Final = schema("worker store", b"NFPw")
-_BODY: Final = "body"
-_RESULT: Final = "result"
-_EVENTS: Final = "events"
 FINISHED: Final = frozenset({"done", "recorded", "cancelled"})
 
 
@@ -51,27 +48,70 @@ class StoredRun(NamedTuple):
     """Since it came; no step of the wall clock changes it."""
 
 
-class _More(msgspec.Struct, omit_defaults=True):
-    """What is kept besides the columns of a row; ``client`` in hexadecimal digits."""
+class Came(NamedTuple):
+    """The worker has the job."""
 
-    client: str | None = None
-    idempotent: bool = True
-    status: int = 0
-    started_s: float = 0.0
-    ended_s: float = 0.0
-    failed: bool = False
+    uuid: str
+    client: bytes | None
+    service: str
+    task: str
+    idempotent: bool
+    body: bytes
 
 
-class RunStore(PeerStore[_More]):
-    """The jobs of one worker.
+class Readdressed(NamedTuple):
+    """It came again, with another attempt in its address."""
 
-    Args:
-        path: of the file; None keeps jobs in memory only. settings: as ``PeerStore`` takes them; retention: of what
-            has ended, recorded and cancelled jobs first.
-    """
+    uuid: str
+    client: bytes | None
 
-    def __init__(self, path: str | os.PathLike[str] | None, **settings: Any) -> None:
-        super().__init__(path, SCHEMA, _More, **settings)
+
+class Started(NamedTuple):
+    """Its task begins."""
+
+    uuid: str
+    started_s: float
+
+
+class Told(NamedTuple):
+    """``body`` is a JSON list of the task's events, for ``job_details``."""
+
+    uuid: str
+    body: bytes
+
+
+class Done(NamedTuple):
+    """Its task has ended; ``body`` is the result."""
+
+    uuid: str
+    status: int
+    failed: bool
+    ended_s: float
+    body: bytes
+
+
+class Recorded(NamedTuple):
+    """The broker has the result."""
+
+    uuid: str
+
+
+class Cancelled(NamedTuple):
+    """Nobody wants the result."""
+
+    uuid: str
+    ended_s: float
+
+
+class RunStore(PeerStore[StoredRun]):
+    """The jobs of one worker; ``path`` None keeps them in memory only. See ``PeerStore``."""
+
+    schema = Schema("worker store", int.from_bytes(b"NFPw"), 2, TABLES, upgrade.WORKER)
+    operations = Operations(
+        Came, Readdressed, Started, Told, Done, Recorded, Cancelled, latest=frozenset({Readdressed})
+    )
+    ended = frozenset({"done"})
+    settled = frozenset({"recorded", "cancelled"})
 
     async def load(self) -> list[StoredRun]:
         """Begin; the jobs that are not recorded (accepted, started, done), oldest first.
@@ -80,47 +120,44 @@ class RunStore(PeerStore[_More]):
             ConfigError: see ``PeerStore.open``.
         """
         await self.open()
-        rows = [row for row in self.rows.values() if not row.settled]
-        return [self._job(row, bodies) for row, bodies in zip(rows, await self.bodies(rows), strict=True)]
+        uuids = [uuid for uuid in self.jobs if self.state(uuid) not in self.settled]
+        return [self._aged(run) for run in await self.whole(uuids)]
 
     def accepted(self, job: StoredRun) -> bool:
         """A job came. False: its uuid is there already and stays as it is."""
-        if job.uuid in self.rows:
+        if job.uuid in self.jobs:
             return False
-        self.new(job.uuid, job.service, job.task, "accepted", _More(_hex(job.client), job.idempotent))
-        self.attach(job.uuid, _BODY, bytes(job.body))
+        self.put_job(Came(job.uuid, job.client, job.service, job.task, job.idempotent, bytes(job.body)))
         return True
 
     def started(self, uuid: str) -> None:
         """Its task begins now. A finished one stays finished."""
         if self.state(uuid) == "accepted":
-            self.change(uuid, "started", started_s=self._wall())
+            self.put_event(Started(uuid, self._wall()))
 
     def done(self, job: StoredRun) -> None:
         """Its result; the job need not have been put before. The first result stays."""
         self.accepted(job)
         if self.state(job.uuid) in FINISHED:
             return
-        self.attach(job.uuid, _RESULT, bytes(job.result))
         if job.events:
-            self.attach(job.uuid, _EVENTS, job.events)
-        self.change(job.uuid, "done", ends=True, status=job.status, ended_s=self._wall(), failed=job.failed)
+            self.put_event(Told(job.uuid, job.events))
+        self.put_event(Done(job.uuid, job.status, job.failed, self._wall(), bytes(job.result)))
 
     def recorded(self, uuids: list[str]) -> None:
         """The broker has these results: they are kept for the retention time only."""
         for uuid in uuids:
             if self.state(uuid) == "done":
-                self.change(uuid, "recorded", settled=True)
+                self.put_event(Recorded(uuid))
 
     def cancelled(self, uuid: str) -> None:
         """Its client does not want it any more: it does not come back after a restart."""
         if self.state(uuid) in ("accepted", "started"):
-            self.change(uuid, "cancelled", settled=True, ended_s=self._wall())
+            self.put_event(Cancelled(uuid, self._wall()))
 
     def readdressed(self, uuid: str, client: bytes | None) -> None:
         """A job that is here came again, with another attempt in its address."""
-        if uuid in self.rows:
-            self.change(uuid, self.state(uuid), client=_hex(client))
+        self.put_event(Readdressed(uuid, client))
 
     async def find(self, uuid: str) -> StoredRun | None:
         """The job ``uuid`` with body and result.
@@ -128,34 +165,35 @@ class RunStore(PeerStore[_More]):
         Raises:
             NotStored: the file cannot be read.
         """
-        row = self.rows.get(uuid)
-        return self._job(row, (await self.bodies([row]))[0]) if row is not None else None
+        if uuid not in self.jobs:
+            return None
+        return next((self._aged(run) for run in await self.whole([uuid])), None)
 
     def listing(self, last: int = LISTED) -> list[StoredRun]:
         """The newest ``last`` jobs, newest first, without bodies and results."""
-        newest = sorted(self.rows.values(), key=lambda row: -row.number)[:last]
-        return [self._job(row, {}) for row in newest]
+        return [self._aged(known.view) for known in islice(reversed(self.jobs.values()), last)]
 
-    def _job(self, row: Row[_More], bodies: dict[str, bytes]) -> StoredRun:
-        more = row.more
-        return StoredRun(
-            row.uuid,
-            None if more.client is None else bytes.fromhex(more.client),
-            row.service,
-            row.task,
-            bodies.get(_BODY, b""),
-            more.idempotent,
-            row.state,
-            more.status,
-            bodies.get(_RESULT, b""),
-            row.submitted_s,
-            more.started_s,
-            more.ended_s,
-            bodies.get(_EVENTS, b""),
-            more.failed,
-            self.age_s(row),
-        )
+    def _aged(self, run: StoredRun) -> StoredRun:
+        return run._replace(age_s=self.age_s(run.uuid))
 
+    # -- what events make of a job ---------------------------------------------------------------
 
-def _hex(client: bytes | None) -> str | None:
-    return None if client is None else client.hex()
+    def begin(self, added: Came, submitted_s: float) -> StoredRun:
+        """See ``PeerStore``."""
+        uuid, client, service, task, idempotent, body = added
+        return StoredRun(uuid, client, service, task, body, idempotent, received_s=submitted_s)
+
+    def follow(self, view: StoredRun, op: Any) -> StoredRun:
+        """See ``PeerStore``."""
+        if isinstance(op, Readdressed):
+            return view._replace(client=op.client)
+        if isinstance(op, Started):
+            return view._replace(state="started", started_s=op.started_s)
+        if isinstance(op, Told):
+            return view._replace(events=op.body)
+        if isinstance(op, Done):
+            _uuid, status, failed, ended_s, result = op
+            return view._replace(state="done", status=status, failed=failed, ended_s=ended_s, result=result)
+        if isinstance(op, Recorded):
+            return view._replace(state="recorded")
+        return view._replace(state="cancelled", ended_s=op.ended_s)

@@ -17,20 +17,19 @@ from broker.nfp.opening import HeldJob, WorkerOpen
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import (
     Accepted,
-    ClosedRow,
+    ClosedJob,
     Dispatched,
     Finished,
     Forgotten,
     JobAdded,
-    JobRow,
     Op,
     Owned,
     PartAdded,
-    PartRow,
     Returned,
     Snapshot,
+    StoredEvent,
+    StoredJob,
     WorkerLeft,
-    WorkerLost,
     WorkerSeen,
 )
 from broker.nfp.targets import Target, parse
@@ -114,13 +113,13 @@ class FakeJournal:
             self.pending = []
             self.committed += 1
 
-    def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+    def closed(self, uuids: Sequence[str]) -> list[StoredJob]:
         """Those of these jobs that are durable."""
         if self.unreadable:
             raise NotStored(self.unreadable)
         self.reads += uuids
         book = self.book()
-        return [book.row(uuid) for uuid in uuids if uuid in book.jobs]
+        return [book.stored(uuid) for uuid in uuids if uuid in book.jobs]
 
     def of(self, kind: type) -> list[Any]:
         """Everything of one kind that was ever put."""
@@ -136,80 +135,79 @@ class FakeJournal:
     def snapshot(self, age_s: float = 0.0) -> Snapshot:
         """What a broker starts from; jobs are ``age_s`` old."""
         book = self.book()
-        jobs = tuple(book.row(uuid, age_s) for uuid in book.jobs if uuid not in book.closed)
-        closed = tuple(book.closed_row(uuid, age_s) for uuid in book.closed)
+        jobs = tuple(book.stored(uuid, age_s) for uuid in book.jobs if uuid not in book.closed)
+        closed = tuple(book.unread(uuid, age_s) for uuid in book.closed)
         return Snapshot(jobs, tuple(book.workers.values()), (), closed, tuple(book.known))
 
 
 class Book:
-    """Applies operations; every one must fit what was there, as in a real store."""
+    """Keeps events; every one must fit those before it."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobAdded] = {}
-        self.parts: dict[str, dict[str, PartRow]] = {}
+        self.events: dict[str, list[StoredEvent]] = {}
+        self.parts: dict[str, dict[str, str]] = {}
+        """What state a part is in: waiting, dispatched, accepted or final."""
         self.closed: dict[str, str] = {}
         self.workers: dict[str, WorkerSeen] = {}
         self.known: dict[str, None] = {}
 
-    def row(self, uuid: str, age_s: float = 0.0) -> JobRow:
+    def stored(self, uuid: str, age_s: float = 0.0) -> StoredJob:
         """A job as a broker gets it."""
-        state, parts = self.closed.get(uuid, "open"), tuple(self.parts[uuid].values())
-        return JobRow(self.jobs[uuid], 0.0, age_s, state, 0.0, parts)
+        state = self.closed.get(uuid, "open")
+        return StoredJob(self.jobs[uuid], 0.0, age_s, tuple(self.events[uuid]), state)
 
-    def closed_row(self, uuid: str, age_s: float) -> ClosedRow:
+    def unread(self, uuid: str, age_s: float) -> ClosedJob:
         """The same of a closed one, unread."""
-        whole, parts = self.row(uuid, age_s), self.parts[uuid].values()
-        job = whole._replace(added=whole.added._replace(body=b"", parts=()), parts=())
-        return ClosedRow(job, len(parts), len(whole.added.body), sum(len(part.body) for part in parts))
+        whole = self.stored(uuid, age_s)
+        results = [len(event.body) for event in whole.events if isinstance(event, Finished)]
+        job = whole._replace(added=whole.added._replace(body=b""), events=())
+        return ClosedJob(job, len(self.parts[uuid]), len(whole.added.body), sum(results))
 
     def take(self, op: Op) -> None:
         if isinstance(op, JobAdded):
             assert op.uuid not in self.jobs
-            self.jobs[op.uuid] = op
-            self.parts[op.uuid] = {name: PartRow(name, "", 0, "waiting") for name in op.parts}
-        elif isinstance(op, PartAdded):
-            assert op.part not in self.parts[op.uuid]
-            self.parts[op.uuid][op.part] = PartRow(op.part, "", 0, "waiting")
+            self.jobs[op.uuid], self.events[op.uuid] = op, []
+            self.parts[op.uuid] = dict.fromkeys(op.parts, "waiting")
         elif isinstance(op, Forgotten):
             assert op.uuid in self.closed
-            del self.jobs[op.uuid], self.parts[op.uuid], self.closed[op.uuid]
+            del self.jobs[op.uuid], self.events[op.uuid], self.parts[op.uuid], self.closed[op.uuid]
         elif isinstance(op, WorkerSeen):
+            assert not op.lost or op.name in self.workers
             self.workers[op.name] = op
             self.known.pop(op.name, None)
-        elif isinstance(op, WorkerLost):
-            self.workers[op.name] = self.workers[op.name]._replace(lost=True)
         elif isinstance(op, WorkerLeft):
             self.workers.pop(op.name, None)
             self.known[op.name] = None
-        elif isinstance(op, Owned):
-            row = self.parts[op.uuid][""]
-            assert not row.owner
-            assert row.state != "final"
-            self.parts[op.uuid][""] = row._replace(owner=op.worker)
-        elif isinstance(op, Dispatched | Accepted | Returned | Finished):
-            self._part(op)
+        elif isinstance(op, StoredEvent):
+            self._check(op)
+            self.events[op.uuid].append(op)
 
-    def _part(self, op: Dispatched | Accepted | Returned | Finished) -> None:
-        rows = self.parts[op.uuid]
-        row = rows[op.part]
-        assert row.state != "final", f"{op} after the final result"
-        if isinstance(op, Dispatched):
-            assert row.state == "waiting"
-            given = (*row.workers, (op.worker, op.attempt))
-            row = row._replace(worker=op.worker, attempt=op.attempt, state="dispatched", workers=given)
+    def _check(self, op: StoredEvent) -> None:
+        parts, before = self.parts[op.uuid], self.events[op.uuid]
+        if isinstance(op, PartAdded):
+            assert op.part not in parts
+            parts[op.part] = "waiting"
+            return
+        name = "" if isinstance(op, Owned) else op.part
+        state = parts[name]
+        assert state != "final", f"{op} after the final result"
+        if isinstance(op, Owned):
+            assert not any(isinstance(each, Owned) for each in before)
+        elif isinstance(op, Dispatched):
+            assert state == "waiting"
+            parts[name] = "dispatched"
         elif isinstance(op, Accepted):
-            assert row.state == "dispatched"
-            assert row.attempt == op.attempt
-            row = row._replace(state="accepted")
+            given = [each for each in before if isinstance(each, Dispatched) and each.part == name]
+            assert (state, given[-1].attempt) == ("dispatched", op.attempt)
+            parts[name] = "accepted"
         elif isinstance(op, Returned):
-            assert row.state in ("dispatched", "accepted")
-            row = row._replace(state="waiting")
+            assert state in ("dispatched", "accepted")
+            parts[name] = "waiting"
         else:
-            result = (op.worker, op.attempt, "final", op.status, op.body)
-            row = PartRow(op.part, *result, row.workers, row.owner)
-        rows[op.part] = row
+            parts[name] = "final"
         if isinstance(op, Finished) and op.closes:
-            assert all(row.state == "final" for row in rows.values())
+            assert set(parts.values()) == {"final"}
             self.closed[op.uuid] = op.closes
 
 

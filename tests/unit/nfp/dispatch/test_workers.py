@@ -130,7 +130,8 @@ def test_a_name_that_was_somebody_elses_is_free_for_who_proves_it():
     owner = bench.register("w1", key="B")
     assert owner.take() == []
     assert [one.status for one in bench.dispatcher.workers(bench.now)] == ["alive"]
-    assert [(each.name, each.key) for each in bench.journal.of(WorkerSeen)] == [("w1", "A"), ("w1", "B")]
+    seen = [(each.name, each.key, each.lost) for each in bench.journal.of(WorkerSeen)]
+    assert seen == [("w1", "A", False), ("w1", "A", True), ("w1", "B", False)]
 
 
 def test_a_new_connection_replaces_the_old_one():

@@ -16,7 +16,7 @@ from broker.nfp.opening import read_any
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import Dispatched, Finished, JobAdded
 from broker.nfp.server.broker import NfpBroker
-from broker.nfp.store import tables
+from broker.nfp.store.events import Operations
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
 from tests.unit.nfp.store.samples import opened, run, until
@@ -74,13 +74,14 @@ def results_of(got):
 def reads(monkeypatch):
     """What was read from the store: the uuids, in groups."""
     groups = []
-    named = tables.named
+    read = Operations.read
 
-    def noted(connection, now, uuids):
-        groups.append(list(uuids))
-        return named(connection, now, uuids)
+    def noted(operations, connection, uuids=None):
+        if uuids:
+            groups.append(list(uuids))
+        return read(operations, connection, uuids)
 
-    monkeypatch.setattr(tables, "named", noted)
+    monkeypatch.setattr(Operations, "read", noted)
     return groups
 
 
@@ -130,7 +131,7 @@ def test_one_damaged_row_costs_nobody_but_who_asks_for_it(tmp_path, caplog):
     async def script(broker, client, got):
         await broker.store.durable()
         base = sqlite3.connect(tmp_path / "nfp.db")
-        base.execute("UPDATE jobs SET target = 'no target' WHERE uuid = 'u1'")
+        base.execute("UPDATE jobs SET data = 'no job' WHERE uuid = 'u1'")
         base.commit()
         base.close()
         for uuid in ("u0", "u1", "u1", "u2"):

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from broker.nfp.dispatch.closed_jobs import apply
+from broker.nfp.dispatch.machine import FINAL
+from broker.nfp.dispatch.model import Client, Job
 from broker.nfp.names import Dialect
-from broker.nfp.records import JobAdded, Snapshot
+from broker.nfp.records import JobAdded, Snapshot, StoredJob
 from broker.nfp.store import Store
 from broker.nfp.store.clock import Clock
 from broker.nfp.targets import ANY, Target
@@ -70,13 +73,51 @@ async def write(path: Path, *operations: Any, **settings: Any) -> None:
 
 async def whole(store: Store, found: Snapshot) -> Snapshot:
     """``found`` with all jobs in the order they were added, as if closed ones were not read later."""
-    rows = {
-        row.added.uuid: row
-        for row in (*found.jobs, *store.closed([row.job.added.uuid for row in found.closed]))
-    }
-    order = await store.ask(lambda base: base.execute("SELECT uuid FROM jobs ORDER BY id").fetchall())
-    assert len(order) == len(rows)
-    return found._replace(jobs=tuple(rows[uuid] for (uuid,) in order), closed=())
+    closed = store.closed([closed.job.added.uuid for closed in found.closed])
+    jobs = {job.added.uuid: job for job in (*found.jobs, *closed)}
+    order = await store.ask(lambda base: base.execute("SELECT uuid FROM jobs ORDER BY number").fetchall())
+    assert len(order) == len(jobs)
+    return found._replace(jobs=tuple(jobs[uuid] for (uuid,) in order), closed=())
+
+
+class PartSeen(NamedTuple):
+    """What a dispatcher makes of a part; ``state`` is waiting, dispatched, accepted (not to be run again) or final."""
+
+    part: str
+    worker: str = ""
+    attempt: int = 0
+    state: str = "waiting"
+    status: int = 0
+    body: bytes = b""
+    given: tuple[tuple[str, int], ...] = ()
+    """Every worker it was ever given to, with the latest attempt there."""
+
+
+def parts(stored: StoredJob) -> tuple[PartSeen, ...]:
+    """What the events of a job make of its parts."""
+    added = stored.added
+    job = Job(added, Client(added.client, added.holder, "", added.dialect), None, 0.0)
+    holders = apply(job, stored)
+    seen = []
+    for name, part in job.parts.items():
+        given = tuple(part.given.items())
+        holder = holders.get(name)
+        if part.state == FINAL:
+            seen.append(PartSeen(name, part.worker, 0, FINAL, part.status, part.body, given))
+        elif holder is not None:
+            state = "accepted" if holder.once else "dispatched"
+            seen.append(PartSeen(name, holder.worker, holder.attempt, state, given=given))
+        else:
+            seen.append(PartSeen(name, given=given))
+    return tuple(seen)
+
+
+def owner(stored: StoredJob) -> str:
+    """Whom a client was told of."""
+    added = stored.added
+    job = Job(added, Client(added.client, added.holder, "", added.dialect), None, 0.0)
+    apply(job, stored)
+    return job.owner
 
 
 async def read(path: Path, **settings: Any) -> Snapshot:

@@ -43,9 +43,11 @@ def test_what_comes_back_after_a_restart(path, clocks):
             assert store.found == []
             for uuid in ("accepted", "started", "done", "recorded", "cancelled"):
                 assert store.accepted(kept(uuid, uuid.encode()))
+            await store.durable()
             clocks.passes(1)
             for uuid in ("started", "done", "recorded", "cancelled"):
                 store.started(uuid)
+            await store.durable()
             clocks.passes(1)
             for uuid in ("done", "recorded"):
                 store.done(kept(uuid, status=200, result=b"result of " + uuid.encode()))
@@ -150,7 +152,7 @@ def test_it_is_written_without_being_asked(path):
             store.accepted(kept("u"))
             store.started("u")
             other = sqlite3.connect(path)
-            await until(lambda: other.execute("SELECT state FROM cards").fetchall() == [("started",)])
+            await until(lambda: other.execute("SELECT kind FROM events").fetchall() == [("Started",)])
             other.close()
 
     run(story())
@@ -163,8 +165,10 @@ def test_retention_by_time(path, clocks):
                 store.accepted(kept(uuid))
             store.done(kept("settled", status=200, result=b"r"))
             store.recorded(["settled"])
+            await store.durable()
             clocks.passes(50)
             store.done(kept("unconfirmed", status=200, result=b"r"))
+            await store.durable()
             clocks.passes(60)
             store.accepted(kept("new"))
             store.done(kept("new"))
@@ -184,6 +188,7 @@ def test_a_result_that_no_broker_has_recorded_stays_however_short_results_are_ke
     async def story():
         async with opened(path, clock=clocks.clock, retention=Retention(keep_s=keep_s)) as store:
             store.done(kept("u", status=200, result=b"r"))
+            await store.durable()
             clocks.passes(KEEP_UNSETTLED_S - 1)
             store.done(kept("other", status=200, result=b"r"))
             assert (await store.find("u")).result == b"r"
@@ -191,6 +196,7 @@ def test_a_result_that_no_broker_has_recorded_stays_however_short_results_are_ke
             assert [job.uuid for job in store.found] == ["u", "other"]
             store.recorded(["other"])
             assert store.state("other") == ("" if not keep_s else "recorded")
+            await store.durable()
             clocks.passes(2)
             store.done(kept("third", status=200, result=b"r"))
             assert store.state("u") == ""
@@ -206,12 +212,13 @@ def test_retention_goes_on_while_nothing_happens(path, clocks, monkeypatch):
             store.accepted(kept("u"))
             store.cancelled("u")
             assert store.state("u") == "cancelled"
+            await store.durable()
             clocks.passes(1)
             await until(lambda: store.state("u") == "")
             await store.durable()
         base = sqlite3.connect(path)
-        assert base.execute("SELECT count(*) FROM cards").fetchone() == (0,)
-        assert base.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
+        assert base.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+        assert base.execute("SELECT count(*) FROM events").fetchone() == (0,)
         base.close()
 
     run(story())

@@ -191,7 +191,7 @@ def test_what_must_not_be_run_twice_begins_when_it_is_confirmed_and_on_disk(tmp_
             @worker.task(idempotent=False)
             def once():
                 with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
-                    seen.extend(connection.execute("SELECT state FROM cards").fetchall())
+                    seen.extend(connection.execute("SELECT kind FROM events").fetchall())
 
             async with working(worker, broker):
                 (file,) = tmp_path.rglob("*.db")
@@ -201,7 +201,7 @@ def test_what_must_not_be_run_twice_begins_when_it_is_confirmed_and_on_disk(tmp_
                 assert seen == []
                 confirm(broker, "u1")
                 assert result(await final(broker))["failed"] is False
-                assert seen == [("started",)]
+                assert seen == [("Started",)]
 
     asyncio.run(main())
 

@@ -291,10 +291,10 @@ def test_a_job_that_was_recorded_is_answered_from_the_store_and_what_cannot_be_r
                 confirm(broker, "u1", state=bodies.RECORDED)
                 await until(lambda: len(worker._session.jobs.table) == 0)
 
-                async def unreadable(_rows):
+                async def unreadable(_uuids):
                     raise HeadgateError("the disk is gone")
 
-                worker._session.store.bodies = unreadable
+                worker._session.store.whole = unreadable
                 post(broker, "u1", "count")
                 assert "no result to be read" in result(await final(broker), 500)["errors"][0]
                 broker.say(

@@ -1,0 +1,93 @@
+"""Files of the version before this one: tables of a broker, cards with bodies of workers and clients, made events.
+
+Each text is what ``database`` runs on such a file, in one transaction. ``pack`` writes values as ``events`` does; its
+first argument has a letter for each: a value as it is (.), a truth (b), JSON (j) or hexadecimal digits (x).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from broker.nfp.store.events import TABLES
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    ".": lambda value: value,
+    "b": bool,
+    "j": msgspec.json.decode,
+    "x": lambda digits: None if digits is None else bytes.fromhex(digits),
+}
+_CLOCK: Final = f"""
+ALTER TABLE clock RENAME TO old_clock;
+{TABLES};
+UPDATE clock SET (at, wall, boot, boot_id) = (SELECT at, wall, boot, boot_id FROM old_clock);
+DROP TABLE old_clock;
+"""  # noqa: S608 - our own words only, in all of these
+
+_EVENT: Final = "INSERT INTO events (job, at, kind, data, body) SELECT"
+_PARTS: Final = "FROM parts p CROSS JOIN old_jobs j ON j.id = p.job"
+BROKER: Final = f"""
+ALTER TABLE jobs RENAME TO old_jobs;
+{_CLOCK}
+INSERT INTO jobs SELECT id, uuid, at, submitted_s,
+    pack('..jx....j', service, task, target, client, dialect, holder, userid, ttl_s, parts), body FROM old_jobs;
+{_EVENT} job, at, 'PartAdded', pack('.', part), x'' {_PARTS} WHERE attempt = 0 ORDER BY p.id;
+{_EVENT} job, at, 'Dispatched', pack('...', part, json_extract(e.value, '$[0]'), json_extract(e.value, '$[1]')), x''
+    {_PARTS} CROSS JOIN json_each(p.earlier) e ORDER BY p.id, e.key;
+{_EVENT} job, at, 'Dispatched', pack('...', part, worker, attempt), x'' {_PARTS} WHERE attempt > 0 ORDER BY p.id;
+{_EVENT} job, at, 'Accepted', pack('..', part, attempt), x'' {_PARTS} WHERE state = 2 ORDER BY p.id;
+{_EVENT} job, at, 'Returned', pack('.', part), x'' {_PARTS} WHERE state = 0 AND attempt > 0 ORDER BY p.id;
+{_EVENT} job, at, 'Owned', pack('.', owner), x'' {_PARTS} WHERE owner <> '' ORDER BY p.id;
+{_EVENT} p.job, ifnull(c.at, j.at), 'Finished',
+    pack('.....', p.part, r.worker, r.attempt, r.status, ifnull(c.state, '')), r.body
+    {_PARTS} CROSS JOIN results r ON r.part = p.id LEFT JOIN closed c ON c.job = p.job AND p.id =
+    (SELECT max(m.id) FROM parts m CROSS JOIN results q ON q.part = m.id WHERE m.job = p.job) ORDER BY p.id;
+INSERT INTO names SELECT 'worker', name, max(ifnull(gone, 0), 0),
+    CASE WHEN gone >= 0 THEN pack('') ELSE pack('...b', service, dialect, key, gone IS NOT NULL) END FROM workers;
+INSERT INTO names SELECT 'pin', name, at, pack('.', key) FROM pins;
+DROP TABLE old_jobs; DROP TABLE parts; DROP TABLE results; DROP TABLE closed;
+DROP TABLE workers; DROP TABLE pins; DROP TABLE IF EXISTS usage
+"""  # noqa: S608
+
+_BODY: Final = "ifnull((SELECT body FROM bodies b WHERE b.number = c.number AND b.name = 'body'), x'')"
+WORKER: Final = f"""
+{_CLOCK}
+INSERT INTO jobs SELECT number, uuid, at, submitted_s, pack('x..b', json_extract(more, '$.client'), service, task,
+    ifnull(json_extract(more, '$.idempotent'), 1)), {_BODY} FROM cards c;
+{_EVENT} number, at, 'Started', pack('.', json_extract(more, '$.started_s')), x'' FROM cards
+    WHERE json_extract(more, '$.started_s') > 0;
+{_EVENT} number, at, 'Told', pack(''), body FROM cards c JOIN bodies b USING (number) WHERE name = 'events';
+{_EVENT} number, ended_at, 'Done', pack('.b.', ifnull(json_extract(more, '$.status'), 0),
+    json_extract(more, '$.failed'), ifnull(json_extract(more, '$.ended_s'), 0)), body
+    FROM cards c JOIN bodies b USING (number) WHERE name = 'result' AND state IN ('done', 'recorded');
+{_EVENT} number, ended_at, 'Recorded', pack(''), x'' FROM cards WHERE state = 'recorded';
+{_EVENT} number, ended_at, 'Cancelled', pack('.', ifnull(json_extract(more, '$.ended_s'), 0)), x'' FROM cards
+    WHERE state = 'cancelled';
+DROP TABLE cards; DROP TABLE bodies
+"""  # noqa: S608
+CLIENT: Final = f"""
+{_CLOCK}
+INSERT INTO jobs SELECT number, uuid, at, submitted_s, pack('..j.', service, task, json_extract(more, '$.target'),
+    json_extract(more, '$.timeout_s')), {_BODY} FROM cards c;
+{_EVENT} number, at, 'Given', pack('j', body), x'' FROM cards c JOIN bodies b USING (number) WHERE name = 'event';
+{_EVENT} c.number, c.at, 'Brought', pack('..', s.key, s.value), b.body FROM cards c, json_each(more, '$.statuses') s
+    JOIN bodies b ON b.number = c.number AND b.name = 'result/' || s.key ORDER BY c.number, s.id;
+{_EVENT} number, ended_at, 'Ended', pack('..', state, ifnull(json_extract(more, '$.error'), '')), x'' FROM cards
+    WHERE settled;
+DROP TABLE cards; DROP TABLE bodies
+"""  # noqa: S608
+
+
+def upgrade(connection: sqlite3.Connection, text: str) -> None:
+    """Run one of the texts, within the transaction of the caller."""
+    connection.create_function("pack", -1, _pack, deterministic=True)
+    for statement in filter(str.strip, text.split(";")):
+        connection.execute(statement)
+
+
+def _pack(letters: str, *values: Any) -> bytes:
+    readers = [_READERS[letter] for letter in letters]
+    return msgspec.msgpack.encode([read(value) for read, value in zip(readers, values, strict=True)])
