@@ -76,10 +76,10 @@ def reads(monkeypatch):
     groups = []
     read = Operations.read
 
-    def noted(operations, connection, uuids=None):
+    def noted(operations, connection, uuids=None, **more):
         if uuids:
             groups.append(list(uuids))
-        return read(operations, connection, uuids)
+        return read(operations, connection, uuids, **more)
 
     monkeypatch.setattr(Operations, "read", noted)
     return groups
