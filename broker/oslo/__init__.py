@@ -43,8 +43,8 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     driver.serialization.read_reply               the result, or the remote exception, raised again
 
 Back-pressure has two ways. A listener is given nothing beyond its **credit** (``client.inbox`` counts it there,
-``proxy.credited_queue`` at the proxy): calls beyond it are refused at once and their clients choose again, casts and
-notifications wait in its queue. Senders are **not read** while such a queue is nearly full (``proxy.back_pressure``):
+``proxy.listeners`` at the proxy): calls beyond it are refused at once and their clients choose again, casts and
+notifications wait in its queue. Senders are **not read** while such a queue is nearly full and moves:
 what they send waits in their own links, and then whoever sends.
 
 Leaves, pure::

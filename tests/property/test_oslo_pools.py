@@ -10,9 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from broker.oslo.proxy.credited_queue import CREDIT_MAX
-from broker.oslo.proxy.pool_member import Handout, Notification
-from broker.oslo.proxy.pools import Pools
+from broker.oslo.proxy.listeners import CREDIT_MAX, WaitingMessage
+from tests.unit.oslo.proxy.pooling import Given, Hand
 
 KEYS = [("nova", "a.info"), ("cinder", "a.info")]
 POOLS = [None, "billing"]
@@ -45,7 +44,8 @@ class PoolsMachine(RuleBasedStateMachine):
     @initialize(msgs=st.integers(1, 8), size=st.integers(1, 1000))
     def begin(self, msgs: int, size: int) -> None:
         self.msgs, self.size = msgs, size
-        self.pools = Pools(msgs, size)
+        self.hand = Hand(msgs, size)
+        self.pools = self.hand.pools
         self.known: dict[str, Listening] = {}
         self.pool_of: dict[str, str | None] = {}
         self.keys_of: dict[str, list[tuple[str, str]]] = {}
@@ -54,14 +54,14 @@ class PoolsMachine(RuleBasedStateMachine):
         self.taken = 0  # copies that came in, requeued ones again
         self.delivered: Counter[tuple[int, str | None]] = Counter()
         self.allowed_times: Counter[tuple[int, str | None]] = Counter()
-        self.owner = object()
+        self.owners: dict[str, object] = {}
         self.unknown_outcome = 0
 
     # ------------------------------------------------------------ inside
 
-    def published(self, handouts: list[Handout]) -> None:
-        for member, message, _kept in handouts:
-            here = self.known[member.id]
+    def published(self, given: Given) -> None:
+        for listener, message in given:
+            here = self.known[listener]
             number = int(message.id)
             assert here.attached, "nobody hears that"
             assert here.allowed > 0, "more than its credit"
@@ -78,15 +78,13 @@ class PoolsMachine(RuleBasedStateMachine):
                 "twice in one pool"
             )
 
-    def message(self, key: tuple[str, str], size: int) -> Notification:
+    def message(self, key: tuple[str, str], size: int) -> WaitingMessage:
         self.number += 1
         self.sizes[self.number] = size
-        return Notification(key, b"%d" % self.number, b"", (b"%d" % self.number,), size)
+        return WaitingMessage(b"", b"%d" % self.number, size, key, b"%d" % self.number)
 
     def waiting_of(self, listener: str) -> list[bytes]:
-        member = self.pools.member(listener)
-        assert member is not None
-        return [message.id for message in member.queue]
+        return [message.id for message in self.hand.listener(listener).queue]
 
     # ------------------------------------------------------------ listeners
 
@@ -102,29 +100,28 @@ class PoolsMachine(RuleBasedStateMachine):
         listener = f"l{name}"
         if listener in self.known:
             return multiple()
-        before = {key for here in self.known.values() for key in here.keys}
-        first = self.pools.open(listener, pool, keys, credit, self.owner)
-        assert set(first) == set(keys) - before
+        self.hand.takes.pop(listener, None)
+        if not attached:
+            self.hand.takes[listener] = 0
+        self.owners[listener] = object()
         here = self.known[listener] = Listening(pool, keys, credit)
         self.pool_of[listener], self.keys_of[listener] = pool, keys
-        if attached:
-            here.attached = True
-            self.published(self.pools.attach(listener))
+        here.attached = attached
+        assert self.hand.open(listener, pool, keys, credit, self.owners[listener]) == []
         return listener
 
     @rule(target=ended, listener=consumes(listeners))
     def close(self, listener: str) -> str:
-        waited = [message.id for message in self.pools.member(listener).queue]  # type: ignore[union-attr]
+        waited = self.waiting_of(listener)
         others = {each: self.waiting_of(each) for each in self.known if each != listener}
         here = self.known.pop(listener)
         self.unknown_outcome += len(here.unconfirmed)
-        handouts, last = self.pools.close(listener)
+        handouts = self.hand.close(listener)
         self.published(handouts)
-        assert set(last) == set(here.keys) - {key for each in self.known.values() for key in each.keys}
+        keys = {key for each in self.known.values() for key in each.keys}
+        assert [key for key in KEYS if self.pools.listened(key)] == [key for key in KEYS if key in keys]
         for each, before in others.items():
-            now = [message.id for member, message, _kept in handouts if member.id == each] + self.waiting_of(
-                each
-            )
+            now = [message.id for name, message in handouts if name == each] + self.waiting_of(each)
             moved = now[: len(now) - len(before)]
             assert now[len(moved) :] == before, "not in front of what it had waiting"
             assert is_part(moved, waited), "moved out of order"
@@ -135,9 +132,9 @@ class PoolsMachine(RuleBasedStateMachine):
     def reach(self, listener: str) -> None:
         self.known[listener].attached = True
         waited = self.waiting_of(listener)
-        handouts = self.pools.attach(listener)
+        handouts = self.hand.resume(listener)
         self.published(handouts)
-        assert [message.id for _member, message, _kept in handouts] == waited[: len(handouts)]
+        assert [message.id for _name, message in handouts] == waited[: len(handouts)]
 
     @rule(listener=listeners, messages=st.integers(0, 5))
     def credit(self, listener: str, messages: int) -> None:
@@ -145,10 +142,10 @@ class PoolsMachine(RuleBasedStateMachine):
         here.allowed = min(here.allowed + messages, CREDIT_MAX)
         del here.unconfirmed[:messages]
         waited = self.waiting_of(listener)
-        handouts = self.pools.credit(listener, messages)
+        handouts = self.hand.credit(listener, messages)
         self.published(handouts)
-        assert [message.id for _member, message, _kept in handouts] == waited[: len(handouts)], "out of order"
-        assert all(member.id == listener for member, _message, _kept in handouts)
+        assert [message.id for _name, message in handouts] == waited[: len(handouts)], "out of order"
+        assert all(name == listener for name, _message in handouts)
 
     # ------------------------------------------------------------ messages
 
@@ -162,7 +159,7 @@ class PoolsMachine(RuleBasedStateMachine):
     )
     def take(
         self, key: tuple[str, str], size: int, alive: list[str], dead: list[str], strangers: int
-    ) -> Notification:
+    ) -> WaitingMessage:
         chosen = [*alive, *dead, *["stranger"] * strangers]
         message = self.message(key, size)
         meant = {self.pool_of[each] for each in chosen if each in self.pool_of}
@@ -172,9 +169,9 @@ class PoolsMachine(RuleBasedStateMachine):
         lost = sum(self.pools.counts[name] for name in LOSSES)
         waiting = self.pools.waiting()
         empty = {each for each in self.known if not self.waiting_of(each)}
-        handouts = self.pools.take(message, chosen)
+        handouts = self.hand.take(message, chosen)
         self.published(handouts)
-        assert empty.issuperset(member.id for member, _message, _kept in handouts), "overtook what waited"
+        assert empty.issuperset(name for name, _message in handouts), "overtook what waited"
         copies = len(handouts) + self.pools.waiting() - waiting
         lost = sum(self.pools.counts[name] for name in LOSSES) - lost
         assert copies + lost == len(meant) + strangers, "a copy vanished or appeared"
@@ -200,21 +197,20 @@ class PoolsMachine(RuleBasedStateMachine):
 
     def roomy(self, listener: str, size: int) -> bool:
         """Whether there would be room for one more of that size even now, with the message in some queue."""
-        member = self.pools.member(listener)
-        assert member is not None
+        member = self.hand.listener(listener)
         return len(member.queue) < self.msgs and member.queue_bytes < self.size
 
     @rule(listener=st.one_of(listeners, ended), message=given)
-    def requeue(self, listener: str, message: Notification) -> None:
+    def requeue(self, listener: str, message: WaitingMessage) -> None:
         pool = self.pool_of[listener]
         number = int(message.id)
         if message.key not in self.keys_of[listener]:
-            assert self.pools.requeue(listener, message, self.owner) is None
+            assert self.hand.requeue(listener, message, self.owners[listener]) is None
             return
         self.allowed_times[number, pool] += 1
         self.taken += 1
         before = {each: self.waiting_of(each) for each in self.known}
-        handouts = self.pools.requeue(listener, message, self.owner)
+        handouts = self.hand.requeue(listener, message, self.owners[listener])
         assert handouts is not None
         self.published(handouts)
         for each, waited in before.items():
@@ -222,7 +218,7 @@ class PoolsMachine(RuleBasedStateMachine):
             assert after in (waited, [*waited, message.id]), "not at the end"
             if after != waited:
                 assert self.known[each].pool == pool
-        assert self.pools.requeue(listener, message, object()) is None
+        assert self.hand.requeue(listener, message, object()) is None
 
     # ------------------------------------------------------------ always
 
@@ -241,8 +237,7 @@ class PoolsMachine(RuleBasedStateMachine):
         if not hasattr(self, "pools"):
             return
         for name, here in self.known.items():
-            member = self.pools.member(name)
-            assert member is not None
+            member = self.hand.listener(name)
             assert len(member.queue) <= self.msgs
             assert member.queue_bytes == sum(message.size for message in member.queue)
             largest = max((message.size for message in member.queue), default=0)

@@ -1,7 +1,7 @@
 """What comes for the listeners of a client, into their inboxes, and what becomes of that for which there is no room.
 
 A listener whose inbox is full costs nobody else anything. Calls, casts and notifications come as far as it has given
-credit (``proxy.credit``). Fan-outs, which cannot wait anywhere, are dropped and counted.
+credit (``proxy.listeners``). Fan-outs, which cannot wait anywhere, are dropped and counted.
 
 What was sent again after a connection ended (``Flag.REPEATED``) is taken in by the listener that it is for, unless that
 one has had it.

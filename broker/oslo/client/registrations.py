@@ -32,7 +32,7 @@ SETTLE_S: Final = 0.03
 SETTLE_LOOK_S: Final = 0.01
 CREDIT_LOOK_S: Final = 0.2
 """Between two looks for credit that is still to be given back: a proxy takes a listener for frozen that gives none for
-half a second (``proxy.back_pressure``)."""
+half a second (``proxy.listeners``)."""
 LISTED_LOOK_S: Final = 0.004
 """Between two looks whether the directory lists a listener: what this process sends next shall find it."""
 

@@ -8,24 +8,22 @@
     registration            a pipeline's control socket, where local servers register
     server_links            these server processes: what they say, how their end is noticed, listeners that are dropped
     restart_gate            after a restart nothing is read until local servers are registered again
-    pipeline                what all pipelines have in common; ``direct``: CALL and CAST
+    pipeline                what all pipelines have in common, and those three whose messages are for one listener;
+                            ``direct``: CALL and CAST
+    listeners               who listens: in turns, with what waits for each, within its credit (pure)
     acl                     who comes in, and what they may do (pure)
     reload                  keys, rules and certificate read again while it runs
     topic_stats             what is counted by where messages go (``reactor.counters``: all else)
-    local_listeners         the local servers of a pipeline, in turns (pure)
     route_cache             what is known of each sender and address (pure)
     pending                 calls that wait for their replies (pure)
     caller_probe            callers that are gone: noticed, and told to who answers them
     publishers              where fan-outs are published to local servers
     subscriptions           who has subscribed to what there (pure)
     slow_consumers          subscribers that read nothing: cut off before too much waits for them
-    pools                   who gets a notification, and what waits for whom (pure); ``pool_member``: one of them
+    pools                   the listeners of notifications: who of each pool gets one (pure)
     backlog                 what is kept for listeners of notifications that are away (pure); ``backlog_store``: on disk
-    kept_pools              the backlog of a node, opened and announced
     journal                 what passes, for the journal: one feed for all rooms, the records of each pipeline;
                             ``summaries``: what they say of one message (pure)
-    credit                  what listeners have room for; ``credited_queue``: what waits for one of them (pure)
-    back_pressure           a frontend is not read while a queue behind it is nearly full and moves
     call, cast, fanout, notify      the four pipelines
 
 Each pipeline has sockets, registrations and an announcement of its own and can run alone.

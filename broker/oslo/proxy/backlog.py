@@ -15,11 +15,15 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.oslo.names import BACKLOG_LETTER, LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
-from broker.oslo.proxy.pool_member import Key, Notification
+from broker.oslo.proxy.listeners import Key, WaitingMessage
+from broker.oslo.records import Record
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.backlog_store import BacklogFile
 
 SHELVES_MAX: Final = 1_024
 """Pools of topics that are kept; a further one is not. Pools with a name for each process would take all of them."""
@@ -41,45 +45,18 @@ class BacklogRecipient(NamedTuple):
     key: Key
     pool: str | None
 
+    @property
+    def record(self) -> Record:
+        """What the directory is told of it."""
+        return Record(*self.key, "", listener_of(self.pool), self.pool)
+
 
 class Kept(NamedTuple):
     """A message, since when it is kept."""
 
     shelf: BacklogRecipient
-    message: Notification
+    message: WaitingMessage
     at_s: float
-
-
-class Store(Protocol):
-    """Where a backlog survives its process; nothing is raised, what fails is the store's affair."""
-
-    def put(self, number: int, kept: Kept) -> None:
-        """``number`` is that of no other message, and greater than those of older ones."""
-
-    def forget(self, number: int) -> None:
-        """That message is not kept any more."""
-
-    def remember(self, shelf: BacklogRecipient, seen_s: float) -> None:
-        """Somebody was there then."""
-
-    def drop(self, shelf: BacklogRecipient) -> None:
-        """Nobody is expected there any more."""
-
-
-class NoStore:
-    """A backlog in memory alone."""
-
-    def put(self, number: int, kept: Kept) -> None:
-        """See ``Store``."""
-
-    def forget(self, number: int) -> None:
-        """See ``Store``."""
-
-    def remember(self, shelf: BacklogRecipient, seen_s: float) -> None:
-        """See ``Store``."""
-
-    def drop(self, shelf: BacklogRecipient) -> None:
-        """See ``Store``."""
 
 
 class Backlog:
@@ -88,7 +65,7 @@ class Backlog:
     Args:
         config: which topics, how much, how long.
         clock: seconds of the clock of the day.
-        store: where it survives.
+        store: where it survives; None: in memory alone.
 
     Attributes:
         counts: messages by what became of them: ``backlog_kept``, ``backlog_given`` to a listener, ``backlog_full``:
@@ -96,12 +73,14 @@ class Backlog:
         bytes: of all messages.
     """
 
-    def __init__(self, config: BacklogConfig, clock: Callable[[], float], store: Store | None = None) -> None:
+    def __init__(
+        self, config: BacklogConfig, clock: Callable[[], float], store: BacklogFile | None = None
+    ) -> None:
         self.counts = dict.fromkeys(("backlog_kept", "backlog_given", "backlog_full", "backlog_expired"), 0)
         self.bytes = 0
         self._config = config
         self._clock = clock
-        self._store: Store = NoStore() if store is None else store
+        self._store = store
         self._kept: dict[int, Kept] = {}
         self._shelves: dict[BacklogRecipient, deque[int]] = {}
         self._seen_s: dict[BacklogRecipient, float] = {}
@@ -160,7 +139,8 @@ class Backlog:
 
     def _see(self, shelf: BacklogRecipient) -> None:
         self._seen_s[shelf] = self._clock()
-        self._store.remember(shelf, self._seen_s[shelf])
+        if self._store is not None:
+            self._store.remember(shelf, self._seen_s[shelf])
 
     def expire(self, present: Callable[[BacklogRecipient], bool]) -> list[BacklogRecipient]:
         """Forget what was kept for too long; returns the shelves that nobody came back to, which are gone.
@@ -181,15 +161,20 @@ class Backlog:
                 self._see(shelf)
             elif self._seen_s[shelf] <= over_s and not self._shelves[shelf]:
                 del self._shelves[shelf], self._seen_s[shelf]
-                self._store.drop(shelf)
+                if self._store is not None:
+                    self._store.drop(shelf)
                 gone.append(shelf)
         if gone:
             self._pools = {listener_of(each.pool): each.pool for each in self._shelves}
         return gone
 
+    def keeps(self, key: Key) -> bool:
+        """Whether something may be kept for a pool there."""
+        return any(shelf.key == key for shelf in self._shelves)
+
     # ------------------------------------------------------------ messages
 
-    def put(self, message: Notification, pool: str | None) -> bool:
+    def put(self, message: WaitingMessage, pool: str | None) -> bool:
         """Keep ``message``; False: nothing is kept for that pool there, or it is larger than all that may be."""
         shelf = BacklogRecipient(message.key, pool)
         config = self._config
@@ -204,38 +189,29 @@ class Backlog:
         self._shelves[shelf].append(number)
         self.bytes += message.size
         self.counts["backlog_kept"] += 1
-        self._store.put(number, kept)
+        if self._store is not None:
+            self._store.put(number, kept)
         return True
 
-    def head(self, keys: Iterable[Key], pool: str | None) -> tuple[int, Notification] | None:
+    def head(self, keys: Iterable[Key], pool: str | None) -> tuple[int, WaitingMessage] | None:
         """The oldest message that is kept for a listener of ``keys`` in ``pool``, and its number; None: none is."""
         if not self._kept:
             return None
         heads = [shelf[0] for key in keys if (shelf := self._shelves.get(BacklogRecipient(key, pool)))]
         return (number := min(heads), self._kept[number].message) if heads else None
 
-    def give(self, number: int) -> tuple[int, Kept]:
-        """That message is given to a listener; returns what ``restore`` takes."""
+    def give(self, number: int) -> None:
+        """That message was given to a listener."""
         self.counts["backlog_given"] += 1
-        return number, self._remove(number)
+        self._remove(number)
 
-    def restore(self, given: Iterable[tuple[int, Kept]]) -> None:
-        """What was just given could not be sent: it is kept again, in its place."""
-        for number, kept in sorted(given, reverse=True):
-            self._kept[number] = kept
-            self._shelves[kept.shelf].appendleft(number)
-            self.bytes += kept.message.size
-            self.counts["backlog_given"] -= 1
-            self._store.put(number, kept)
-        self._kept = dict(sorted(self._kept.items()))
-
-    def _remove(self, number: int) -> Kept:
+    def _remove(self, number: int) -> None:
         """It is the oldest of its shelf."""
         kept = self._kept.pop(number)
         self.bytes -= kept.message.size
         self._shelves[kept.shelf].popleft()
-        self._store.forget(number)
-        return kept
+        if self._store is not None:
+            self._store.forget(number)
 
     def status(self) -> dict[str, Any]:
         """For STATUS: what is kept, for whom."""
@@ -244,3 +220,12 @@ class Backlog:
             for shelf, numbers in self._shelves.items()
         ]
         return {"messages": len(self._kept), "bytes": self.bytes, "shelves": shelves}
+
+    def close(self) -> int:
+        """Close the file; returns how many messages are lost, since there is none. Harmless twice."""
+        if self._store is not None:
+            self._store.close()
+            return 0
+        lost = len(self._kept)
+        self._kept.clear()
+        return lost

@@ -18,7 +18,7 @@ from typing import Final
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from broker.oslo.proxy.backlog import Backlog, BacklogRecipient, Kept
-from broker.oslo.proxy.pool_member import Notification
+from broker.oslo.proxy.listeners import WaitingMessage
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.counters import Counters
 
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS kept (
 
 
 class BacklogFile:
-    """See ``backlog.Store``.
+    """The file of one ``backlog.Backlog``, which says what is kept and what not any more; nothing is raised then.
 
     Args:
         reactor: whose thread uses it.
@@ -105,28 +105,27 @@ class BacklogFile:
             raise ConfigError(f"oslo.backlog.path {self._path}: {error}") from error
         backlog.load(shelves, kept)
 
-    # ------------------------------------------------------------ Store
+    # ------------------------------------------------------------ what the backlog says
 
     def put(self, number: int, kept: Kept) -> None:
-        """See ``Store``."""
+        """That message is kept: ``number`` is that of no other one, and greater than those of older ones."""
         (exchange, topic), pool = kept.shelf
-        message = kept.message
-        head, body = message.frames
-        values = (number, exchange, topic, _text(pool), kept.at_s, message.id, message.stamp, head, body)
+        head, body, _size, _key, number_, stamp = kept.message
+        values = (number, exchange, topic, _text(pool), kept.at_s, number_, stamp, head, body)
         self._write("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def forget(self, number: int) -> None:
-        """See ``Store``."""
+        """That message is not kept any more."""
         self._write("DELETE FROM kept WHERE number = ?", (number,))
 
     def remember(self, shelf: BacklogRecipient, seen_s: float) -> None:
-        """See ``Store``."""
+        """Somebody was there then."""
         self._write(
             "INSERT OR REPLACE INTO shelves VALUES (?, ?, ?, ?)", (*shelf.key, _text(shelf.pool), seen_s)
         )
 
     def drop(self, shelf: BacklogRecipient) -> None:
-        """See ``Store``."""
+        """Nobody is expected there any more."""
         values = (*shelf.key, _text(shelf.pool))
         self._write("DELETE FROM shelves WHERE (exchange, topic, pool) = (?, ?, ?)", values)
 
@@ -174,5 +173,5 @@ def _kept(
     exchange: str, topic: str, pool: str, at_s: float, number: bytes, stamp: bytes, head: bytes, body: bytes
 ) -> Kept:
     key = (exchange, topic)
-    message = Notification(key, number, stamp, (head, body), len(head) + len(body))
+    message = WaitingMessage(head, body, len(head) + len(body), key, number, stamp)
     return Kept(BacklogRecipient(key, _pool(pool)), message, at_s)

@@ -44,9 +44,8 @@ from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.caller_probe import GAVE_UP, GONE, CallerProbe
-from broker.oslo.proxy.credited_queue import CREDIT_MAX
-from broker.oslo.proxy.direct import DirectQueue, DirectRoom
-from broker.oslo.proxy.local_listeners import LocalListener
+from broker.oslo.proxy.direct import DirectRoom
+from broker.oslo.proxy.listeners import CREDIT_MAX, NO_QUEUE, Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import (
@@ -79,15 +78,14 @@ _NO_TTL: Final = bytes(4)
 _INDEX: Final = tuple(bytes([index]) for index in range(4))
 _TO_SERVER: Final = 4
 """Frames of a message on its way to a server's process: the router's id, envelope, route, body."""
-_NO_QUEUE: Final = (0, 1 << 62)
-"""Messages and bytes that wait for a listener: the window of its credit is as many bytes as it says, for all here."""
 
 
 class CallProxy(DirectRoom):
     """One node's pipeline of calls; arguments and attributes as ``PipelineRoom``'s."""
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        super().__init__(reactor, config, acl, Pipeline.CALL, zmq.ROUTER, _NO_QUEUE, _TO_SERVER)
+        super().__init__(reactor, config, acl, Pipeline.CALL, zmq.ROUTER)
+        self.to_server = _TO_SERVER
         self._pending = PendingReplies(config.pending_max)
         self._calls = self._pending.calls
         self._leaving = False
@@ -96,10 +94,9 @@ class CallProxy(DirectRoom):
         reactor = self._reactor
         answers = (Kind.REPLY, Kind.BEAT, Kind.REFUSED)
         registration = self._register(
-            undo, gone=self._forget_later, raw={int(kind): self.on_server_reply for kind in answers}
+            undo, Listeners(NO_QUEUE, _never), {int(kind): self.on_server_reply for kind in answers}
         )
         registration.socket.stale = self._stale
-        registration.socket.flushed = self._flushed
         self._sockets = self._frontend.sockets
         self._caller_probe = CallerProbe(
             reactor, self._sockets, self._pending, self.counters, registration.send
@@ -140,7 +137,7 @@ class CallProxy(DirectRoom):
             local = route_to.local
             if local is None or not local.alive:
                 local = self._routes.choose(route_to)
-            if local is None or (head[_FLAGS_AT] & _REPEATED and local.record.listener != route_to.chosen):
+            if local is None or (head[_FLAGS_AT] & _REPEATED and local.id != route_to.chosen):
                 self._turn_away(key, stamped(head, who), Reason.NO_ROUTE)
                 return
             ttl, now_s = head[_TTL_AT:_TTL_END], self._reactor.now()
@@ -149,30 +146,30 @@ class CallProxy(DirectRoom):
                 due_s = now_s + int.from_bytes(ttl) / 1000
                 head = dated(head, due_s, now_s)
             head = stamped_for(head, route_to, local)
-            outcome = self._offer(local.target, head, route, body)
+            outcome = self._offer(local, head, route, body)
             if outcome <= Outcome.FULL:
                 names = (route_to.exchange, route_to.topic, route_to.server)
                 full = outcome is Outcome.FULL
                 self._elsewhere(local, names, head, key, body, due_s, full=full)
             elif kind == _CALL:
-                self._pending.put(key, GivenCall(local.target.owner, due_s, False, stats))
+                self._pending.put(key, GivenCall(local.owner, due_s, False, stats))
             else:
-                self._cast_given(local.target.owner, outcome, key, head, due_s)
+                self._cast_given(local.owner, outcome, key, head, due_s)
 
-    def _offer(self, queue: DirectQueue, head: bytes, route: bytes, body: bytes) -> Outcome:
-        """Give it to the listener of ``queue``, which has to have credit: but for a call that it may have had already,
-        which needs no room there then.
+    def _offer(self, listener: Listener, head: bytes, route: bytes, body: bytes) -> Outcome:
+        """Give it to ``listener``, which has to have credit: but for a call that it may have had already, which needs
+        no room there then.
         """
-        if not queue.has_credit and not (
-            head[_FLAGS_AT] & _REPEATED and head[_KIND_AT] == _CALL and queue.credit > -CREDIT_MAX
+        if not listener.has_credit and not (
+            head[_FLAGS_AT] & _REPEATED and head[_KIND_AT] == _CALL and listener.credit > -CREDIT_MAX
         ):
             return Outcome.FULL
-        outcome = self._registration.socket.send([queue.owner.rid, head, route, body])
+        outcome = self._registration.socket.send([listener.owner.rid, head, route, body])
         if outcome > Outcome.FULL:
-            queue.fly(len(head) + len(body))
+            listener.fly(len(head) + len(body))
         return outcome
 
-    def _meet(self, frames: list[bytes], who: Credentials, index: int) -> CachedRoute[DirectQueue] | None:
+    def _meet(self, frames: list[bytes], who: Credentials, index: int) -> CachedRoute | None:
         head = frames[1]
         readable = len(head) >= HEAD_BYTES and head[:_KIND_AT] == BEGIN
         reason = Reason.LEAVING
@@ -188,7 +185,7 @@ class CallProxy(DirectRoom):
 
     def _elsewhere(
         self,
-        tried: LocalListener[DirectQueue] | None,
+        tried: Listener | None,
         names: tuple[str, str, str],
         head: bytes,
         key: bytes,
@@ -201,18 +198,18 @@ class CallProxy(DirectRoom):
         server) may have what was given to nobody yet. What was sent again is for the first one only.
         """
         repeated = head[_FLAGS_AT] & _REPEATED
-        for local in () if repeated else self.locals.others(*names, TRIES_MAX):
+        for local in () if repeated else self.listeners.turns((*names, None), TRIES_MAX):
             if local is tried:
                 continue
             again = head[:HEAD_BYTES] + local.tail_for(names[2])
-            outcome = self._offer(local.target, again, key[:-ID_BYTES], body)
+            outcome = self._offer(local, again, key[:-ID_BYTES], body)
             if outcome > Outcome.FULL:
                 self.counters.count("chosen_again")
                 if head[_KIND_AT] == _CALL:
                     stats = self.topics.of(names[0], names[1], listened=True)
-                    self._pending.put(key, GivenCall(local.target.owner, due_s, False, stats))
+                    self._pending.put(key, GivenCall(local.owner, due_s, False, stats))
                 else:
-                    self._cast_given(local.target.owner, outcome, key, head, due_s)
+                    self._cast_given(local.owner, outcome, key, head, due_s)
                 return
             full = full or outcome is Outcome.FULL
         self._turn_away(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
@@ -292,7 +289,9 @@ class CallProxy(DirectRoom):
         names = (envelope.exchange, envelope.topic, envelope.server)
         self._elsewhere(None, names, head, key, body, call.due_s)
 
-    def _forget_later(self, link: ServerLink) -> None:
+    def on_link_end(self, link: ServerLink, waiting: list[Frames]) -> None:
+        """See ``registration.Room``: what it was to answer is forgotten a little later."""
+        super().on_link_end(link, waiting)
         self._reactor.call_later(ORPHAN_S, self._forget, link)
 
     def _forget(self, link: ServerLink) -> None:
@@ -309,15 +308,13 @@ class CallProxy(DirectRoom):
             return False
         self._pending.end(key)
         self._turn_away(key, frames[1], Reason.EXPIRED)
-        local = self.locals.get(frames[1].rpartition(b"\0")[2].decode())
-        if local is not None:
-            local.target.forget(len(frames[1]) + len(frames[3]))
-        self._reactor.call_soon(self._credit.flushed, frames)  # there is room, as if it had been sent
+        listener = self.listeners.get(frames[1].rpartition(b"\0")[2].decode())
+        if listener is not None:
+            listener.forget(len(frames[1]) + len(frames[3]))
         return True
 
     def _flushed(self, frames: Frames) -> None:
         """What waited was given to its server: a cast is finished with that."""
-        self._credit.flushed(frames)
         if len(frames) != _TO_SERVER or frames[1][_KIND_AT] != _CAST:
             return
         key = frames[2] + frames[1][ID_AT:HEAD_BYTES]
@@ -361,3 +358,8 @@ class CallProxy(DirectRoom):
         """See ``PipelineRoom.close``."""
         self._timer.cancel()
         super().close(linger_ms)
+
+
+def _never(_listener: Listener, _message: WaitingMessage) -> int:
+    """Nothing waits for a listener of calls, so that nothing is sent from a queue."""
+    return Outcome.FULL

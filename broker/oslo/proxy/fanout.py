@@ -71,22 +71,22 @@ class FanoutProxy(PipelineRoom):
             first=self._first,
             last=self._last,
             answer=self._answer,
+            changed=self.on_change,
             journal=self._journal,
         )
         undo.callback(self._publisher.close)
-        self._publisher.changed = self._restart_gate.changed
         return RegistrationSocket(
-            self._reactor,
-            self._config,
-            Pipeline.FANOUT,
-            self._acl,
-            self.counters,
-            opened=_not_opened,
-            closed=_not_closed,
-            other=self._unexpected,
-            status=self.status,
-            figures=self.figures,
+            self._reactor, self._config, Pipeline.FANOUT, self._acl, self.counters, self
         )
+
+    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+        """Raises ``CannotOpen``."""
+        raise CannotOpen(
+            Reason.MALFORMED, "saw OPEN, expected a subscription: that is how fan-outs are listened to"
+        )
+
+    def close_listener(self, link: ServerLink, listener: str) -> None:
+        """Never called: nothing is opened here."""
 
     def _registered(self) -> dict[int, int]:
         return self._publisher.registered()
@@ -203,13 +203,3 @@ class FanoutProxy(PipelineRoom):
 def _address(data: bytes) -> tuple[str, str] | None:
     """Exchange and topic of a fan-out's filter; None when it is none."""
     return read_filter(data) if data[:1] == FANOUT_LETTER else None
-
-
-def _not_opened(_link: ServerLink, _opening: Opening) -> Opened:
-    raise CannotOpen(
-        Reason.MALFORMED, "saw OPEN, expected a subscription: that is how fan-outs are listened to"
-    )
-
-
-def _not_closed(_link: ServerLink, _listener: str) -> None:
-    """Never: nothing is opened here."""

@@ -20,6 +20,8 @@ only where it may send. Neither leaves the topics that it listens to.
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import zmq
@@ -42,117 +44,89 @@ from broker.oslo.frames import (
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.credit import ListenerCredit
-from broker.oslo.proxy.credited_queue import CreditedQueue
-from broker.oslo.proxy.kept_pools import KeptPools
-from broker.oslo.proxy.pipeline import PipelineRoom
-from broker.oslo.proxy.pool_member import STAMP_BYTES, Handout, Key, Notification, digest_of, message_of
-from broker.oslo.proxy.pools import Pools
+from broker.oslo.proxy.backlog import Backlog, BacklogRecipient
+from broker.oslo.proxy.listeners import Key, Listener, WaitingMessage
+from broker.oslo.proxy.pipeline import ListenerRoom
+from broker.oslo.proxy.pools import STAMP_BYTES, Pools, digest_of, message_of
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.socket import Outcome
-from broker.oslo.records import Opened, Opening, Record
+from broker.oslo.records import Opened, Opening
 
 # read where it is used, not folded by the compiler: tests change it
 STRAGGLE_S: float = 2.0
 """Between the end of a topic's last listener and that of the subscription: what was sent before its senders knew is
 counted here, while libzmq would drop it without a word."""
+BACKLOG_LOOK_S: float = 15.0
+"""Between two looks at what a backlog has kept for too long."""
 
 
-class NotifyProxy(PipelineRoom):
-    """One node's pipeline of notifications; arguments as ``PipelineRoom``'s.
+class NotifyProxy(ListenerRoom):
+    """One node's pipeline of notifications; arguments and attributes as ``ListenerRoom``'s.
 
     Attributes:
-        pools: the listeners and what waits for them; its counts are told with those of ``counters``.
+        pools: its listeners; their counts are told with those of ``counters``.
     """
+
+    pools: Pools
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
         super().__init__(reactor, config, acl, Pipeline.NOTIFY, zmq.SUB)
-        self.pools = Pools(config.queue_msgs, config.queue_bytes)
-        self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
         self._stats: dict[bytes, NameStats] = {}
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
-        reactor, config = self._reactor, self._config
-        self._kept = KeptPools(reactor, config, self.counters)
-        undo.callback(self._kept.close)
-        self.pools = Pools(config.queue_msgs, config.queue_bytes, self._kept.backlog)
-        self.pools.lost = self._lost
-        self._credit = ListenerCredit(reactor, self._frontend, self.counters, self._add_credit)
-        undo.callback(self._credit.close)
-        self._kept.begin(self._announcer, self._subscribe, self._unsubscribe, self.pools)
-        registration = RegistrationSocket(
-            reactor,
-            config,
-            Pipeline.NOTIFY,
-            self._acl,
-            self.counters,
-            opened=self._open_listener,
-            closed=self._close_listener,
-            other=self._on_control_message,
-            status=self.status,
-            figures=self.figures,
-            journal=self._journal,
-        )
-        self._credit.begin(registration)
+        config = self._config
+        self._backlog = self._open_backlog()
+        limits = (config.queue_msgs, config.queue_bytes)
+        self.pools = Pools(limits, self._send, self._lost, self._backlog)
+        registration = self._register(undo, self.pools)
+        if self._backlog is not None:
+            undo.callback(self._backlog.close)
+            self._announce(self._backlog.shelves())
+            self._backlog_timer = self._reactor.call_later(BACKLOG_LOOK_S, self._expire)
+            undo.callback(self._backlog_timer.cancel)
         return registration
-
-    @property
-    def waiting(self) -> int:
-        """Messages that wait to be sent."""
-        return super().waiting + self.pools.waiting()
 
     def close(self, linger_ms: int = 0) -> None:
         """See ``PipelineRoom.close``; what waits is lost, but for what a backlog keeps."""
-        lost = self.pools.drop_all() + self._kept.close()
+        lost = self.pools.drop_all()
+        if self._backlog is not None:
+            self._backlog_timer.cancel()
+            lost += self._backlog.close()
         if lost:
             self.counters.count("lost_at_close", lost)
-        self._credit.close()
         super().close(linger_ms)
 
     # ------------------------------------------------------------ listeners
 
-    def _open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+        """See ``registration.Room``."""
         if any(record.pool != opening.pool for record in opening.records):
             raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
-        self._credit.check(link)
-        keys = [(record.exchange, record.topic) for record in opening.records]
-        self._subscribe(
-            self.pools.open(opening.listener, opening.pool, keys, opening.credit, link, opening.credit_bytes)
-        )
-        member = self.pools.member(opening.listener)
-        if member is not None:
-            member.resume(opening.held, opening.held_bytes)
-        self._records[opening.listener] = opening.records
-        self._give(self.pools.attach(opening.listener))
+        for record in opening.records:
+            self._subscribe((record.exchange, record.topic))
+        listener = self.pools.open(opening, link)
         self._announcer.add(opening.records)
-        self._kept.come(keys, opening.pool)
+        self._keep(listener)
         return self._confirmation()
 
-    def _close_listener(self, link: ServerLink, listener: str) -> None:
-        member = self.pools.member(listener)
-        if member is not None:
-            self._credit.forget(member)
-        handouts, last = self.pools.close(listener)
-        for key in last:
-            self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
-        if member is not None:
-            self._kept.come(member.keys, member.pool)
-        self._give(handouts)
-        self._announcer.remove(self._records.pop(listener))
+    def _end_listener(self, link: ServerLink, ended: Listener) -> None:
+        for key in ended.keys:
+            if not self.pools.listened(key):
+                self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
+        self._keep(ended)
 
-    def _subscribe(self, first: list[Key]) -> None:
-        for key in first:
-            data = notify_filter(*key)
-            if data not in self._keys:
-                self._keys[data] = key
-                self._stats[data] = self.topics.of(*key, listened=True)
-                self._set_entries(zmq.SUBSCRIBE, data)
+    def _subscribe(self, key: Key) -> None:
+        data = notify_filter(*key)
+        if data not in self._keys:
+            self._keys[data] = key
+            self._stats[data] = self.topics.of(*key, listened=True)
+            self._set_entries(zmq.SUBSCRIBE, data)
 
     def _unsubscribe(self, key: Key) -> None:
         data = notify_filter(*key)
-        if data in self._keys and not self._kept.keeps(key) and not self.pools.listened(key):
+        kept = self._backlog is not None and self._backlog.keeps(key)
+        if data in self._keys and not kept and not self.pools.listened(key):
             del self._keys[data], self._stats[data]
             self._set_entries(zmq.UNSUBSCRIBE, data)
 
@@ -161,6 +135,38 @@ class NotifyProxy(PipelineRoom):
             if not socket.closed:
                 socket.sock.setsockopt(option, data)
                 self._reactor.check_after_turn(socket)
+
+    # ------------------------------------------------------------ the backlog
+
+    def _open_backlog(self) -> Backlog | None:
+        """With what was kept when the last proxy ended. Raises ConfigError: its file can be neither read nor made."""
+        kept = self._config.backlog
+        if kept is None or not kept.path:
+            return None if kept is None else Backlog(kept, time.time)
+        from broker.oslo.proxy.backlog_store import BacklogFile  # and SQLite, which others need not load
+
+        store = BacklogFile(self._reactor, kept.path, self.counters)
+        backlog = Backlog(kept, time.time, store)
+        store.load(backlog)
+        return backlog
+
+    def _keep(self, listener: Listener) -> None:
+        """It has come, or is just leaving: from now on something may be kept for its pool."""
+        if self._backlog is not None:
+            self._announce(self._backlog.come(listener.keys, listener.pool))
+
+    def _announce(self, shelves: Iterable[BacklogRecipient]) -> None:
+        """Notifiers find this node as a listener of these pools, and it has subscribed, whoever is here."""
+        for shelf in shelves:
+            self._subscribe(shelf.key)
+            self._announcer.add((shelf.record,))
+
+    def _expire(self) -> None:
+        assert self._backlog is not None
+        self._backlog_timer = self._reactor.call_later(BACKLOG_LOOK_S, self._expire)
+        for shelf in self._backlog.expire(lambda shelf: self.pools.is_here(shelf.key, shelf.pool)):
+            self._announcer.remove((shelf.record,))
+            self._unsubscribe(shelf.key)
 
     # ------------------------------------------------------------ messages
 
@@ -196,9 +202,14 @@ class NotifyProxy(PipelineRoom):
             head = stamped(head, who)
             message = message_of(key, envelope.id, head, body, digest_of(head, body))
             again = bool(envelope.flags & Flag.REPEATED)
-            self._give(self.pools.take(message, envelope.listeners, again=again))
+            self.pools.take(message, envelope.listeners, again=again)
+            self._pause()
 
-    def _lost(self, message: Notification, reason: Reason) -> None:
+    def _send(self, listener: Listener, message: WaitingMessage) -> int:
+        frames = [listener.owner.rid, message.head, listener.id.encode(), message.body]
+        return self._registration.socket.send(frames, credited=True)
+
+    def _lost(self, message: WaitingMessage, reason: Reason) -> None:
         """One pool does not get it."""
         self.topics.failed(*message.key, reason, int.from_bytes(message.stamp[:4]))
 
@@ -223,32 +234,14 @@ class NotifyProxy(PipelineRoom):
         self.counters.count_dropped("malformed", text, f"{key[0]}/{key[1]}", data[:64])
         return False
 
-    def _give(self, handouts: list[Handout]) -> None:
-        send = self._registration.socket.send
-        missed: list[Handout] = []
-        for handout in handouts:
-            member, (_key, _id, _stamp, (head, body), _size), _kept = handout
-            if send([member.owner.rid, head, member.id.encode(), body], credited=True) <= Outcome.FULL:
-                missed.append(handout)
-        if missed:
-            self.pools.undo(missed)
-        for each in self.pools.waited:
-            self._credit.waits(each)
-        self.pools.waited.clear()
-
-    def _add_credit(self, listener: str, messages: int) -> CreditedQueue[Any] | None:
-        self._give(self.pools.credit(listener, messages))
-        return self.pools.member(listener)
-
     # ------------------------------------------------------------ what listeners say
 
-    def _on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        if envelope.kind == Kind.CREDIT:
-            self._credit.on_credit(link, envelope.listener, envelope.word)
-        elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
+    def on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+        """See ``registration.Room``: CREDIT, REQUEUE."""
+        if envelope.kind == Kind.REQUEUE and len(rest) == 2:
             self._requeued(link, envelope.listener, rest)
         else:
-            self._unexpected(link, envelope, rest)
+            super().on_control_message(link, envelope, rest)
 
     def _requeued(self, link: ServerLink, listener: str, rest: list[bytes]) -> None:
         head, body = rest
@@ -272,18 +265,15 @@ class NotifyProxy(PipelineRoom):
                 return
         head = b"".join((head[:STAMP_AT], stamp, head[STAMP_END:]))
         message = message_of(key, envelope.id, head, body, digest)
-        self._give(self.pools.requeue(listener, message, link) or [])
+        self.pools.requeue(listener, message, link)
+        self._pause()
 
     # ------------------------------------------------------------ STATUS
 
     def _pipeline_status(self) -> dict[str, Any]:
-        return {
-            "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
-            "waiting": self.pools.waiting(),
-            "members": self.pools.status(),
-            "back_pressure": self._credit.status(),
-            **self._kept.status(),
-        }
+        backlog = {} if self._backlog is None else {"backlog": self._backlog.status()}
+        return super()._pipeline_status() | backlog
 
     def _counted(self) -> dict[str, int]:
-        return {**self.counters.status(), **self.pools.counts, **self._kept.counts}
+        kept = {} if self._backlog is None else self._backlog.counts
+        return {**self.counters.status(), **self.pools.counts, **kept}

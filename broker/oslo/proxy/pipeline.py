@@ -1,9 +1,11 @@
-"""What the four pipelines of a node have in common: from their sockets to their end.
+"""What the four pipelines of a node have in common, from their sockets to their end; and what those three have whose
+messages are for one listener each.
 
 ::
 
     frontend        what clients send, of one kind of socket
     registration    where the servers of this node register
+    listeners       who they are; of fan-outs it is ``subscriptions``
     announcer       tells the directory who is here, once the former proxy's servers are back (``restart_gate``)
     journal         a tap on all of these sockets, where messages are recorded
 """
@@ -14,25 +16,31 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import zmq
 
 from broker.identity import Credentials
 from broker.oslo.directory.announcer import Announcer
-from broker.oslo.frames import Envelope
+from broker.oslo.frames import Envelope, Kind
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import Frontend
 from broker.oslo.proxy.journal import PipelineJournal, Recording, journal_of
+from broker.oslo.proxy.listeners import LOOK_S, Listener, Listeners
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.proxy.restart_gate import REJOINING, STOPPING, RestartGate
 from broker.oslo.proxy.topic_stats import TopicStats
-from broker.oslo.reactor import Reactor
+from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.records import Opened
+from broker.oslo.reactor.socket import Frames
+from broker.oslo.records import Opened, Opening
 from broker.transport.curve import Certificate
+
+NEARLY_FULL: Final = "a queue is nearly full"
+"""Why a frontend is paused."""
 
 
 class PipelineRoom(ABC):
@@ -89,6 +97,28 @@ class PipelineRoom(ABC):
         """Drop the listeners that may not listen any more; returns how many."""
         return self._registration.review()
 
+    # ------------------------------------------------------------ what the registration socket asks and tells
+
+    @abstractmethod
+    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+        """See ``registration.Room``; so are these."""
+
+    @abstractmethod
+    def close_listener(self, link: ServerLink, listener: str) -> None:
+        """A listener has ended."""
+
+    def on_link_end(self, link: ServerLink, waiting: list[Frames]) -> None:  # noqa: B027 (most have nothing to do)
+        """A link has ended, and that waited for it: it is lost, unless its pipeline has another listener for it."""
+
+    def on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+        """Something that this pipeline has no use for."""
+        text = "dropped a message of %s: saw kind %d with %d frames"
+        self.counters.count_dropped("unexpected", text, link, envelope.kind, len(rest))
+
+    def on_change(self) -> None:
+        """Another number of listeners is registered."""
+        self._restart_gate.changed()
+
     # ------------------------------------------------------------ life
 
     def open(self) -> None:
@@ -114,7 +144,6 @@ class PipelineRoom(ABC):
                 reactor, config.ipc_dir, pipeline, self._registered, self._open_frontends
             )
             self._registration = self._open(undo)
-            self._registration.changed = self._restart_gate.changed
             undo.callback(self._registration.close)
             frontend.pause(REJOINING, on=True)
             self._restart_gate.begin()
@@ -176,10 +205,6 @@ class PipelineRoom(ABC):
             message_bytes_max=self._config.message_bytes_max,
         )
 
-    def _unexpected(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        text = "dropped a message of %s: saw kind %d with %d frames"
-        self.counters.count_dropped("unexpected", text, link, envelope.kind, len(rest))
-
     def figures(self) -> dict[str, Any]:
         """What STATUS answers who wants no more than that."""
         return {"figures": self.topics.status()}
@@ -198,4 +223,122 @@ class PipelineRoom(ABC):
             "counts": self._counted(),
             **self.figures(),
             **(self.recording.status(str(self._pipeline)) if self.recording is not None else {}),
+        }
+
+
+class ListenerRoom(PipelineRoom):
+    """A pipeline whose messages are for one listener each, within its credit: CALL, CAST, NOTIFY.
+
+    A listener registers at the control socket and is given its messages there::
+
+        OPEN (listener)            credit: room for so many
+        CREDIT (listener) word n   room for n more; as many of the oldest that it was given are confirmed
+
+    While the queue of one is nearly full and moves, the entry is not read (``listeners``).
+
+    Attributes:
+        listeners: those of this node, from ``open`` on.
+    """
+
+    listeners: Listeners
+    _look_timer: Timer | None
+
+    def _register(
+        self,
+        undo: contextlib.ExitStack,
+        listeners: Listeners,
+        raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
+    ) -> RegistrationSocket:
+        """Where servers register."""
+        self.listeners = listeners
+        self._look_timer = None
+        self._paused = False
+        undo.callback(self._stop_looking)
+        registration = RegistrationSocket(
+            self._reactor,
+            self._config,
+            self._pipeline,
+            self._acl,
+            self.counters,
+            self,
+            raw=raw,
+            journal=self._journal,
+        )
+        registration.socket.flushed = self._flushed
+        return registration
+
+    def close(self, linger_ms: int = 0) -> None:
+        """See ``PipelineRoom.close``."""
+        self._stop_looking()
+        super().close(linger_ms)
+
+    # ------------------------------------------------------------ listeners
+
+    def close_listener(self, link: ServerLink, listener: str) -> None:
+        """See ``registration.Room``."""
+        ended = self.listeners.close(listener)
+        if ended is not None:
+            self._announcer.remove(ended.records)
+            self._end_listener(link, ended)
+            self._pause()
+
+    @abstractmethod
+    def _end_listener(self, link: ServerLink, ended: Listener) -> None:
+        """It is not in the table any more: what becomes of what was for it."""
+
+    def on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+        """See ``registration.Room``: CREDIT."""
+        if envelope.kind != Kind.CREDIT:
+            super().on_control_message(link, envelope, rest)
+            return
+        listener = self.listeners.get(envelope.listener)
+        if listener is None or envelope.listener not in link.listeners:
+            self.counters.count("credit_unknown")  # it has just ended, or is to be dropped
+            return
+        self.counters.count("credits")
+        self.listeners.confirm(listener, envelope.word)
+        self._pause()
+
+    # ------------------------------------------------------------ flow control
+
+    def _flushed(self, frames: Frames) -> None:
+        """Something that waited was given to a process, which may take more now."""
+        link = self._registration.links.get(frames[0]) if self.listeners.blocked else None
+        if link is not None:
+            self.listeners.resume(link)
+            self._pause()
+
+    def _pause(self) -> None:
+        """Read clients as long as no listener asks for a pause; to be called whenever that may have changed."""
+        on = bool(self.listeners.asking)
+        if on is not self._paused:
+            self._paused = on
+            if on:
+                self.counters.count("pauses")
+            self._frontend.pause(NEARLY_FULL, on=on)
+        if on and self._look_timer is None:
+            self._look_timer = self._reactor.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._look_timer = None
+        for name in self.listeners.look():
+            self.counters.count(name)
+        self._pause()
+
+    def _stop_looking(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait to be sent."""
+        return super().waiting + self.listeners.waiting()
+
+    def _pipeline_status(self) -> dict[str, Any]:
+        return {
+            "topics": self.listeners.topics(),
+            "waiting": self.listeners.waiting(),
+            "members": self.listeners.status(),
+            "back_pressure": {"paused": self._paused, "for": len(self.listeners.asking)},
         }

@@ -1,53 +1,54 @@
-"""Who of a node gets a notification: pools of listeners, what waits for each of them, what each has room for (pure).
+"""Who of a node gets a notification: pools of listeners, each a ring of ``listeners`` (pure).
 
 Listeners of one pool share what comes to a topic; every pool gets its own copy. The sender has chosen one listener for
 each pool from what it knows of the directory; here that choice is checked, and made anew where it no longer holds.
 
-What waits for a listener is handed out within its window (``credited_queue``), and not handed out again by us: when its
-listener ends, nobody can tell what became of it.
+What was sent to a listener is not sent again by us: when it ends, nobody can tell what became of that. It may give a
+notification back, which is known by the stamp it bore and a digest of the rest.
 
-Where nobody of a pool is here, a backlog may keep what is for it: its next listener is handed that first (``backlog``).
-
-Every message that is not handed out is counted, under the names in ``Pools.counts``.
+Where nobody of a pool is here, a backlog may keep what is for it: its next listener is sent that first (``backlog``).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from broker.oslo.frames import STAMP_AT, STAMP_END
 from broker.oslo.names import Reason
-from broker.oslo.proxy.pool_member import Handout, Key, Member, Notification
+from broker.oslo.proxy.listeners import Key, Listener, Listeners, WaitingMessage
+from broker.oslo.records import Opening
 
 if TYPE_CHECKING:
     from broker.oslo.proxy.backlog import Backlog
 
 ENDED_MAX: Final = 4_096
 """Ended listeners whose pool is remembered: senders learn of an end with the directory's delay."""
+HANDED_SPARE: Final = 1_024
+"""Stamps remembered beyond a listener's window: those of messages it is working on, which it may give back."""
+STAMP_BYTES: Final = STAMP_END - STAMP_AT
+"""Of an envelope: who sent it."""
 
 
-class Ended(NamedTuple):
-    """What is remembered of a listener that is gone."""
+class KnownListener(NamedTuple):
+    """What is known of a listener, also after its end."""
 
     pool: str | None
     keys: tuple[Key, ...]
     owner: Any
 
 
-class Pools:
-    """All listeners of one node's pipeline.
-
-    Methods that make room return what is to be sent now, in order; the caller sends all of it, or says ``undo``.
+class Pools(Listeners):
+    """All listeners of one node's notifications; arguments and attributes as ``Listeners``', and
 
     Args:
-        queue_msgs, queue_bytes: what may wait for one listener.
+        lost: told each message that a pool does not get, and why.
         backlog: keeps what is for pools that nobody is here of; None: that is lost.
 
     Attributes:
-        counts: messages by what became of them, other than being handed out: see ``COUNTED``.
-        lost: told each message that a pool does not get, and why; None nobody.
-        waited: listeners whose queue something was put into; emptied by whoever looks at it.
+        counts: messages by what became of them, see ``COUNTED``.
     """
 
     COUNTED: Final = {
@@ -63,283 +64,177 @@ class Pools:
         "unconfirmed": "given to a listener that ended without confirming it: nobody knows",
     }
 
-    def __init__(self, queue_msgs: int, queue_bytes: int, backlog: Backlog | None = None) -> None:
-        self._backlog = backlog
+    def __init__(
+        self,
+        limits: tuple[int, int],
+        send: Callable[[Listener, WaitingMessage], int],
+        lost: Callable[[WaitingMessage, Reason], None],
+        backlog: Backlog | None = None,
+    ) -> None:
+        super().__init__(limits, send)
         self.counts: dict[str, int] = dict.fromkeys(self.COUNTED, 0)
-        self.lost: Callable[[Notification, Reason], None] | None = None
-        self.waited: set[Member] = set()
-        self._limits = (queue_msgs, queue_bytes)
-        self._members: dict[str, Member] = {}
-        self._groups: dict[tuple[Key, str | None], deque[str]] = {}
-        self._keys: dict[Key, int] = {}
-        self._ended: dict[str, Ended] = {}
+        self._lost = lost
+        self._backlog = backlog
+        self._ended: dict[str, KnownListener] = {}
 
     # ------------------------------------------------------------ who is here
 
-    def __contains__(self, listener: str) -> bool:
-        return listener in self._members
+    def open(self, opening: Opening, owner: Any) -> Listener:
+        """One more listener; it is sent what was kept for its pool."""
+        self._ended.pop(opening.listener, None)
+        listener = super().open(opening, owner)
+        self._drain(listener)
+        return listener
 
-    def __len__(self) -> int:
-        return len(self._members)
+    def close(self, listener: str) -> Listener | None:
+        """A listener has ended; its queue is moved to the front of the queues of the other listeners of its pool."""
+        ended = super().close(listener)
+        if ended is not None:
+            self._ended[listener] = KnownListener(ended.pool, ended.keys, ended.owner)
+            if len(self._ended) > ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
+            self.counts["unconfirmed"] += len(ended.flying)
+            self._move(ended)
+        return ended
 
-    def member(self, listener: str) -> Member | None:
-        """The listener of that id."""
-        return self._members.get(listener)
-
-    def listened(self, key: Key) -> bool:
-        """Whether anybody listens there."""
-        return key in self._keys
-
-    def is_here(self, key: Key, pool: str | None) -> bool:
-        """Whether a listener of that pool is at that key."""
-        return (key, pool) in self._groups
-
-    def topics(self) -> Iterable[tuple[Key, int]]:
-        """What is listened to, by how many."""
-        return self._keys.items()
-
-    def waiting(self) -> int:
-        """Messages in all queues."""
-        return sum(len(member.queue) for member in self._members.values())
-
-    def status(self) -> list[dict[str, Any]]:
-        """Every listener, as plain data."""
-        return [
-            {**member.status(), "pool": member.pool, "topics": [list(key) for key in member.keys]}
-            for member in self._members.values()
-        ]
-
-    def open(
-        self,
-        listener: str,
-        pool: str | None,
-        keys: Iterable[Key],
-        credit: int,
-        owner: Any,
-        credit_bytes: int = 0,
-    ) -> list[Key]:
-        """A listener begins; returns the keys that nobody listened to before. It is not attached yet.
-
-        Raises:
-            ValueError: there is one of that id.
-        """
-        if listener in self._members:
-            raise ValueError(f"listener {listener[:64]!r} is open already")
-        self._ended.pop(listener, None)
-        member = self._members[listener] = Member(
-            listener, pool, keys, max(credit, 0), owner, self._limits, credit_bytes
-        )
-        first = [key for key in member.keys if key not in self._keys]
-        for key in member.keys:
-            self._keys[key] = self._keys.get(key, 0) + 1
-            self._groups.setdefault((key, pool), deque()).append(listener)
-        return first
-
-    def close(self, listener: str) -> tuple[list[Handout], list[Key]]:
-        """A listener ends: its queue is moved to the front of the queues of the other listeners of its pool.
-
-        Returns what can be sent at once, and the keys that nobody listens to any more. Harmless when unknown.
-        """
-        member = self._members.pop(listener, None)
-        if member is None:
-            return [], []
-        last = []
-        for key in member.keys:
-            group = self._groups[key, member.pool]
-            group.remove(listener)
-            if not group:
-                del self._groups[key, member.pool]
-            self._keys[key] -= 1
-            if not self._keys[key]:
-                del self._keys[key]
-                last.append(key)
-        self._ended[listener] = Ended(member.pool, member.keys, member.owner)
-        if len(self._ended) > ENDED_MAX:
-            del self._ended[next(iter(self._ended))]
-        self.counts["unconfirmed"] += len(member.flying)
-        return self._move(member), last
-
-    def known_of(self, listener: str, owner: Any) -> Ended | None:
+    def known_of(self, listener: str, owner: Any) -> KnownListener | None:
         """Pool and keys of ``owner``'s ``listener``, or those it had before it ended; None: there is no such."""
-        member = self._members.get(listener)
-        known = self._ended.get(listener) if member is None else Ended(member.pool, member.keys, member.owner)
+        here = self.get(listener)
+        known = self._ended.get(listener) if here is None else KnownListener(here.pool, here.keys, here.owner)
         return known if known is not None and known.owner is owner else None
 
-    # ------------------------------------------------------------ room
-
-    def attach(self, listener: str) -> list[Handout]:
-        """The listener can be reached from now on."""
-        member = self._members.get(listener)
-        if member is None:
-            return []
-        member.attached = True
-        return self._drain(member)
-
-    def undo(self, handouts: Sequence[Handout]) -> None:
-        """These could not be sent, their listeners are gone: let all that is for them wait, as it was before."""
-        for member, message, kept in reversed(handouts):
-            member.take_back(message)
-            if kept is None:
-                member.wait_first(message)
-            self.counts["handed"] -= 1
-        given = [handout.kept for handout in handouts if handout.kept is not None]
-        if given and self._backlog is not None:
-            self._backlog.restore(given)
-
-    def credit(self, listener: str, messages: int) -> list[Handout]:
-        """The listener has room for so many messages more: as many of the oldest it was given are confirmed."""
-        member = self._members.get(listener)
-        if member is None:
-            return []
-        member.confirm(messages)
-        return self._drain(member)
+    def status(self) -> list[dict[str, Any]]:
+        """See ``Listeners.status``."""
+        return [
+            {**each.status(), "pool": each.pool, "topics": [list(key) for key in each.keys]} for each in self
+        ]
 
     # ------------------------------------------------------------ messages
 
-    def take(self, message: Notification, chosen: Iterable[str], *, again: bool = False) -> list[Handout]:
+    def take(self, message: WaitingMessage, chosen: Iterable[str], *, again: bool = False) -> None:
         """A message for the ``chosen`` listeners, each of them for its pool.
 
         ``again``: it was sent before, and they may have had it. They know; others of their pools do not.
         """
-        handouts: list[Handout] = []
         served: set[str | None] = set()
-        for listener in chosen:
-            member = self._members.get(listener)
-            if member is None:
-                ended = self._ended.get(listener)
-                if ended is not None:
-                    pool = ended.pool
-                elif self._backlog is not None and listener in self._backlog.pools():
-                    pool = self._backlog.pools()[listener]
-                else:
-                    self._lose("lost_unknown", message, Reason.NO_ROUTE)
-                    continue
+        kept = {} if self._backlog is None else self._backlog.pools()
+        for name in chosen:
+            listener = self.get(name)
+            if listener is not None:
+                pool = listener.pool
+            elif name in self._ended:
+                pool = self._ended[name].pool
+            elif name in kept:
+                pool = kept[name]
             else:
-                pool = member.pool
+                self._lose("lost_unknown", message, Reason.NO_ROUTE)
+                continue
             if pool in served:
                 self.counts["doubled"] += 1
                 continue
             served.add(pool)
-            if member is None or message.key not in member.keys or not member.has_room:
-                if again:
-                    self._lose("lost_again", message, Reason.NO_ROUTE)
-                    continue
-                member = self._another(message, pool)
-                if member is None:
-                    continue
+            if listener is not None and message.key in listener.keys and self.offer(listener, message):
+                continue
+            if again:
+                self._lose("lost_again", message, Reason.NO_ROUTE)
+                continue
+            other = self._another(message, pool)
+            if other is not None:
                 self.counts["rechosen"] += 1
-            self._append(member, message, handouts)
-        return handouts
+                self.offer(other, message)
 
-    def requeue(self, listener: str, message: Notification, owner: Any) -> list[Handout] | None:
-        """A listener of ``owner`` gives a message back: to the end of the queue of the pool's next one.
-
-        Returns None when the listener is not one of ``owner``'s, or never listened at the message's key.
+    def requeue(self, listener: str, message: WaitingMessage, owner: Any) -> bool:
+        """A listener of ``owner`` gives a message back: to the end of the queue of the pool's next one. False: the
+        listener is not one of ``owner``'s, or never listened at the message's key.
         """
         known = self.known_of(listener, owner)
         if known is None or message.key not in known.keys:
-            return None
-        member = self._another(message, known.pool)
-        if member is None:
-            return []
-        self.counts["requeued"] += 1
-        handouts: list[Handout] = []
-        self._append(member, message, handouts)
-        return handouts
+            return False
+        other = self._another(message, known.pool)
+        if other is not None:
+            self.counts["requeued"] += 1
+            self.offer(other, message)
+        return True
 
     def stamp_of(self, listener: str, number: bytes, owner: Any) -> bytes | None:
         """``stamp`` of the message ``number`` that ``listener`` of ``owner`` was given lately; told once."""
-        member = self._members.get(listener)
-        return member.handed.pop(number, None) if member is not None and member.owner is owner else None
+        here = self.get(listener)
+        return here.handed.pop(number, None) if here is not None and here.owner is owner else None
 
     def drop_all(self) -> int:
         """Forget what waits and no backlog keeps; returns how many messages that was."""
-        if self._backlog is not None:
-            for member in self._members.values():
-                member.queue = deque(
-                    each for each in member.queue if not self._backlog.put(each, member.pool)
-                )
-        dropped = self.waiting()
-        for member in self._members.values():
-            member.queue.clear()
-            member.queue_bytes = 0
+        dropped = 0
+        for listener in self:
+            while listener.queue:
+                message = listener.next_waiting()
+                dropped += not (self._backlog is not None and self._backlog.put(message, listener.pool))
         return dropped
 
     # ------------------------------------------------------------ inside
 
-    def _another(self, message: Notification, pool: str | None) -> Member | None:
+    def _another(self, message: WaitingMessage, pool: str | None) -> Listener | None:
         """The next listener of the pool and topic in turn that has room; None, and counted, when nobody has."""
-        group = self._groups.get((message.key, pool))
-        if group is None:
+        if not self.is_here(message.key, pool):
             if self._backlog is None or not self._backlog.put(message, pool):
                 self._lose("lost_pool", message, Reason.NO_ROUTE)
             return None
-        for _ in range(len(group)):
-            member = self._members[group[0]]
-            group.rotate(-1)
-            if member.has_room:
-                return member
+        for listener in self.turns((*message.key, "", pool)):
+            if listener.has_room:
+                return listener
         self._lose("lost_full", message, Reason.BUSY)
         return None
 
-    def _lose(self, name: str, message: Notification, reason: Reason) -> None:
+    def _lose(self, name: str, message: WaitingMessage, reason: Reason) -> None:
         self.counts[name] += 1
-        if self.lost is not None:
-            self.lost(message, reason)
+        self._lost(message, reason)
 
-    def _append(self, member: Member, message: Notification, handouts: list[Handout]) -> None:
-        if not member.queue and member.is_open(message.size):
-            handouts.append(self._hand_out(member, message))
-        else:
-            member.wait(message)
-            self.waited.add(member)
-
-    def _hand_out(self, member: Member, message: Notification, kept: Any = None) -> Handout:
+    def _hand(self, listener: Listener, message: WaitingMessage) -> bool:
+        if not super()._hand(listener, message):
+            return False
         self.counts["handed"] += 1
-        return member.hand_out(message, kept)
-
-    def _drain(self, member: Member) -> list[Handout]:
-        handouts: list[Handout] = []
-        if self._backlog is not None and not self._drain_backlog(self._backlog, member, handouts):
-            return handouts
-        while member.queue and member.is_open(member.queue[0].size):
-            handouts.append(self._hand_out(member, member.next_waiting()))
-        return handouts
-
-    def _drain_backlog(self, backlog: Backlog, member: Member, handouts: list[Handout]) -> bool:
-        """Hand out what was kept for ``member``'s pool while it was away; False: some of it has to wait."""
-        while (head := backlog.head(member.keys, member.pool)) is not None:
-            number, message = head
-            if not member.is_open(message.size):
-                return False
-            handouts.append(self._hand_out(member, message, backlog.give(number)))
+        listener.handed[message.id] = message.stamp
+        if len(listener.handed) > listener.credit + len(listener.flying) + HANDED_SPARE:
+            del listener.handed[next(iter(listener.handed))]
         return True
 
-    def _keep(self, backlog: Backlog, ended: Member) -> None:
-        """What waited for the last one of a pool goes to the backlog, in order."""
-        rest: deque[Notification] = deque()
-        for message in ended.queue:
-            alone = (message.key, ended.pool) not in self._groups
-            if not (alone and backlog.put(message, ended.pool)):
-                rest.append(message)
-        ended.queue = rest
+    def _drain(self, listener: Listener) -> None:
+        backlog = self._backlog
+        while backlog is not None and (head := backlog.head(listener.keys, listener.pool)) is not None:
+            number, message = head
+            if not (listener.takes(message.size) and self._hand(listener, message)):
+                return
+            backlog.give(number)
+        super()._drain(listener)
 
-    def _move(self, ended: Member) -> list[Handout]:
-        """Give what waited for ``ended`` to others, in turn, in order, before what waits for them.
-
-        Where there is no room for all of it, the oldest are lost.
+    def _move(self, ended: Listener) -> None:
+        """Give what waited for ``ended`` to others, in turn, in order, before what waits for them; what waited for the
+        last one of a pool goes to the backlog. Where there is no room for all of it, the oldest are lost.
         """
-        touched: dict[str, Member] = {}
-        if self._backlog is not None:
-            self._keep(self._backlog, ended)
-        for message in reversed(ended.queue):
-            member = self._another(message, ended.pool)
-            if member is not None:
-                member.wait_first(message)
-                touched[member.id] = member
+        touched: dict[Listener, None] = {}
+        rest: deque[WaitingMessage] = deque()
+        for message in ended.queue:
+            alone = self._backlog is not None and not self.is_here(message.key, ended.pool)
+            if not (alone and self._backlog is not None and self._backlog.put(message, ended.pool)):
+                rest.append(message)
+        for message in reversed(rest):
+            other = self._another(message, ended.pool)
+            if other is not None:
+                other.wait(message, first=True)
+                touched[other] = None
                 self.counts["moved"] += 1
-        self.waited.update(touched.values())
-        handouts: list[Handout] = []
-        for member in touched.values():
-            handouts += self._drain(member)
-        return handouts
+        for other in touched:
+            self._drain(other)
+            if other.queue:
+                self._press(other)
+
+
+def message_of(key: Key, number: bytes, head: bytes, body: bytes, digest: bytes) -> WaitingMessage:
+    """A notification as the pools keep it; ``digest`` as of ``digest_of``."""
+    return WaitingMessage(head, body, len(head) + len(body), key, number, head[STAMP_AT:STAMP_END] + digest)
+
+
+def digest_of(head: bytes, body: bytes) -> bytes:
+    """What nobody can find another message for: a digest of all of it but for its stamp."""
+    digest = hashlib.sha256(head[:STAMP_AT] + head[STAMP_END:])
+    digest.update(body)
+    return digest.digest()

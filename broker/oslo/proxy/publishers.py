@@ -97,19 +97,18 @@ class LocalPublisher:
     """The publishing socket of fan-outs, bound when it is made; the reactor has to be open.
 
     libzmq holds ``PUBLISH_MSGS`` messages for one subscriber, or fewer: as many of ``TYPICAL_BYTES`` as a queue may
-    hold bytes. A subscriber that is frozen for a lease is cut off, and one that does not read while more than these
-    bytes are published.
+    hold bytes. A subscriber that does not read while more than these bytes are published is cut off.
 
     Args:
         allows: whether a subscriber may hear a filter; asked for everything but tokens. None: that is no filter here.
         first: somebody hears that filter from now on.
         last: nobody hears that filter any more.
         answer: the body of OPENED, for tokens; whatever is not in force yet has to be when it returns.
+        changed: called when a filter is heard by one more, or one less.
         journal: where what goes and who hears it is recorded; None nowhere.
 
     Attributes:
         heard: the subscriptions.
-        changed: called when a filter is heard by one more, or one less; None: nobody wants to know.
 
     Raises:
         ConfigError: the file is in use.
@@ -126,6 +125,7 @@ class LocalPublisher:
         first: Callable[[bytes], None],
         last: Callable[[bytes], None],
         answer: Callable[[], bytes],
+        changed: Callable[[], None],
         journal: PipelineJournal | None = None,
     ) -> None:
         if reactor.context is None:
@@ -136,10 +136,10 @@ class LocalPublisher:
         self._first = first
         self._last = last
         self._answer = answer
+        self._changed = changed
         self._journal = journal
         self._in_doubt = False
         self.heard = GrantedSubscriptions(alive)
-        self.changed: Callable[[], None] | None = None
         sock = reactor.context.socket(zmq.XPUB)
         self._release = guard(reactor, sock, self._keeper)
         try:
@@ -152,7 +152,7 @@ class LocalPublisher:
             raise
         self._sock = sock
         self._slow_consumers = SlowConsumers(
-            reactor, sock, self._path, still_s=config.lease_s, bytes_max=config.queue_bytes, cut=self._cut
+            reactor, sock, self._path, bytes_max=config.queue_bytes, cut=self._cut
         )
         self._socket = Socket(reactor, sock, self._came, origin="User-Id")
         if journal is not None:
@@ -219,8 +219,7 @@ class LocalPublisher:
             if self._journal is not None:
                 self._journal.heard(data)
             self._first(data)
-        if self.changed is not None:
-            self.changed()
+        self._changed()
 
     def _ended(self, data: bytes, name: str) -> None:
         if name and not self._in_doubt:
@@ -229,8 +228,7 @@ class LocalPublisher:
             if self._journal is not None:
                 self._journal.unheard(data)
             self._last(data)
-        if self.changed is not None:
-            self.changed()
+        self._changed()
 
     def registered(self) -> dict[int, int]:
         """How many filters each process hears, by pid."""

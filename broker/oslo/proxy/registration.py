@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import zmq
 
@@ -62,6 +62,37 @@ _PULSE: Final = (encode(Kind.PULSE), b"")
 _UNKNOWN: Final = (encode(Kind.REFUSED, reason=Reason.NO_ROUTE), b"register again")
 
 
+class Room(Protocol):
+    """What a registration socket asks and tells its pipeline."""
+
+    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+        """A listener begins, all of it checked and allowed; it is not yet in ``link.listeners``. Returns what the link
+        is told. Raises ``CannotOpen``.
+        """
+
+    def close_listener(self, link: ServerLink, listener: str) -> None:
+        """A listener has ended; it is no longer in ``link.listeners``. What waits for it can be had by ``sift``."""
+
+    def on_link_end(self, link: ServerLink, waiting: list[Frames]) -> None:
+        """A link has ended for good, after ``close_listener`` for each of its listeners, and that waited for it, the
+        router's id in front.
+        """
+
+    def on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+        """Any other control message, with the frames behind its envelope; the link may be one that has opened nothing
+        (then it is in no table).
+        """
+
+    def on_change(self) -> None:
+        """A listener has begun or ended: another number of them is registered."""
+
+    def status(self) -> Mapping[str, Any]:
+        """The body of STATUS."""
+
+    def figures(self) -> Mapping[str, Any]:
+        """The body of a STATUS with a word."""
+
+
 class RegistrationSocket:
     """The control socket of one pipeline, bound when it is made; the reactor has to be open.
 
@@ -71,23 +102,14 @@ class RegistrationSocket:
         pipeline: of this file.
         acl: who may listen where.
         counters: what is counted.
-        opened: a listener begins: ``(link, opening)``, all of it checked and allowed; returns what the link is
-            told. It is not yet in ``link.listeners``. May raise ``CannotOpen``.
-        closed: a listener ended: ``(link, listener)``; it is no longer in ``link.listeners``. What waits for it here
-            can be had by ``sift``.
-        other: any other control message: ``(link, envelope, frames)``, the frames behind that envelope. The link may be
-            one that has opened nothing (then it is in no table).
-        returned: ``(link, messages)``: what waited for a link that is gone, the router's id in front, after ``closed``.
-        gone: a link has ended for good, after ``closed`` for each of its listeners.
+        room: the pipeline, see ``Room``.
         raw: kinds whose messages are not read here: ``(link, frames)`` with all frames, the router's id first.
-        status: body of STATUS; None: ``counters.status``. figures: the same of one with a word; None: as of any.
         journal: where what comes, what goes and who listens is recorded; None nowhere.
 
     Attributes:
         socket: the ROUTER.
         links: by the router's id.
         leaving: nobody can register any more.
-        changed: called when a listener has begun or ended; None: nobody wants to know.
 
     Raises:
         ConfigError: the file is in use.
@@ -100,37 +122,28 @@ class RegistrationSocket:
         pipeline: Pipeline,
         acl: AccessControl,
         counters: Counters,
+        room: Room,
         *,
-        opened: Callable[[ServerLink, Opening], Opened],
-        closed: Callable[[ServerLink, str], None],
-        other: Callable[[ServerLink, Envelope, list[bytes]], None],
-        returned: Callable[[ServerLink, list[Frames]], None] | None = None,
-        gone: Callable[[ServerLink], None] | None = None,
         raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
-        status: Callable[[], Mapping[str, Any]] | None = None,
-        figures: Callable[[], Mapping[str, Any]] | None = None,
         journal: PipelineJournal | None = None,
     ) -> None:
         if reactor.context is None:
             raise RuntimeError("a registration socket is opened before its reactor was")
         self.links: dict[bytes, ServerLink] = {}
         self.leaving = False
-        self.changed: Callable[[], None] | None = None
         self._reactor = reactor
         self._acl = acl
         self._counters = counters
         self._pipeline = pipeline
         self._journal = journal
-        self._opened, self._closed = opened, closed
+        self._room = room
+        other = room.on_control_message
         self._other = other if journal is None else journal.control(other)
-        self._returned, self._gone = returned, gone
         self._raw = {
             kind: take if journal is None else journal.server(take) for kind, take in (raw or {}).items()
         }
-        self._told = counters.status if status is None else status
-        self._figures = self._told if figures is None else figures
         self._holders: dict[str, tuple[ServerLink, Opened]] = {}
-        self._drops = ListenerDrops(reactor, self._drop, self._finished)
+        self._drops = ListenerDrops(reactor, self._drop, room.on_link_end)
         self._records = 0
         self._sweep_s = max(config.lease_s / SWEEPS, 0.02)
         sock = reactor.context.socket(zmq.ROUTER)
@@ -256,7 +269,7 @@ class RegistrationSocket:
                     self._drop(link, listener)
             self.send(link, (encode(Kind.CLOSED, id=envelope.id), b""))
         elif envelope.kind == Kind.STATUS:
-            told = self._figures() if envelope.word else self._told()
+            told = self._room.figures() if envelope.word else self._room.status()
             self.send(link, (encode(Kind.STATUS, id=envelope.id), to_json(told)))
         else:
             self._other(link, envelope, rest)
@@ -296,7 +309,7 @@ class RegistrationSocket:
                 Reason.BUSY, f"saw {self._records} records of this node, expected {RECORDS_MAX} at most"
             )
         self._admit(link)
-        status = self._opened(link, opening)
+        status = self._room.open_listener(link, opening)
         link.lapsed = False
         link.listeners[opening.listener] = opening
         self._holders[opening.listener] = (link, status)
@@ -304,8 +317,7 @@ class RegistrationSocket:
         self._counters.count("opened")
         if self._journal is not None:
             self._journal.opened(link, opening)
-        if self.changed is not None:
-            self.changed()
+        self._room.on_change()
         return status
 
     def _take_over(self, holder: ServerLink, link: ServerLink, listener: str) -> None:
@@ -325,9 +337,8 @@ class RegistrationSocket:
         self._counters.count("closed")
         if self._journal is not None:
             self._journal.closed(link, opening)
-        if self.changed is not None:
-            self.changed()
-        self._closed(link, listener)
+        self._room.on_change()
+        self._room.close_listener(link, listener)
 
     # ------------------------------------------------------------ links
 
@@ -364,12 +375,6 @@ class RegistrationSocket:
             del self.links[link.rid]
             # now: another connection may have its id when the last listener is dropped
             self._drops.put(link, [*waiting, *self.socket.sift(link.rid, lambda _frames: True)])
-
-    def _finished(self, link: ServerLink, waiting: list[Frames]) -> None:
-        if waiting and self._returned is not None:
-            self._returned(link, waiting)
-        if self._gone is not None:
-            self._gone(link)
 
     def _sweep(self) -> None:
         """Counts looks, not seconds: when it is the proxy that stood still, what came meanwhile is read first."""

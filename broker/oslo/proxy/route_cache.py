@@ -8,13 +8,13 @@ access control's decision, the listener that was chosen, and the credentials as 
 
 from __future__ import annotations
 
-from typing import Final, Generic
+from typing import Final
 
 from broker.identity import Credentials
 from broker.name_stats import NameStats
 from broker.oslo.frames import HEAD_BYTES, MAGIC, STAMP_AT, STAMP_END, VERSION, Malformed, decode
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.local_listeners import LocalListener, LocalListeners, Target
+from broker.oslo.proxy.listeners import Listener, Listeners
 from broker.oslo.proxy.topic_stats import TopicStats
 
 # read where it is used, not folded by the compiler: tests change it
@@ -28,7 +28,7 @@ BEGIN: Final = MAGIC + bytes([VERSION])
 ID_AT: Final = 24
 
 
-class CachedRoute(Generic[Target]):
+class CachedRoute:
     """One address, as one user sends to it.
 
     Attributes:
@@ -49,23 +49,23 @@ class CachedRoute(Generic[Target]):
         self.allowed = allowed
         self.exchange, self.topic, self.server = names
         self.chosen = chosen
-        self.local: LocalListener[Target] | None = None
+        self.local: Listener | None = None
 
 
-class RouteCache(Generic[Target]):
+class RouteCache:
     """The ways of one pipeline.
 
     Attributes:
         known: by (who, bytes of the address); the hot path looks here directly.
     """
 
-    def __init__(self, acl: AccessControl, locals_: LocalListeners[Target], topics: TopicStats) -> None:
-        self.known: dict[tuple[Credentials, bytes], CachedRoute[Target]] = {}
+    def __init__(self, acl: AccessControl, listeners: Listeners, topics: TopicStats) -> None:
+        self.known: dict[tuple[Credentials, bytes], CachedRoute] = {}
         self._acl = acl
-        self._locals = locals_
+        self._listeners = listeners
         self._topics = topics
 
-    def meet(self, who: Credentials, head: bytes) -> CachedRoute[Target]:
+    def meet(self, who: Credentials, head: bytes) -> CachedRoute:
         """Read, judge and remember the address of the envelope ``head``.
 
         Raises:
@@ -76,9 +76,9 @@ class RouteCache(Generic[Target]):
             raise Malformed("saw an envelope without topic, expected where it is to go")
         allowed = self._acl.may_send(who, envelope.exchange, envelope.topic)
         names = (envelope.exchange, envelope.topic, envelope.server)
-        listened = self._locals.listened(envelope.exchange, envelope.topic)
+        listened = self._listeners.listened(names[:2])
         stats = self._topics.of(envelope.exchange, envelope.topic, listened=listened)
-        route_to: CachedRoute[Target] = CachedRoute(
+        route_to = CachedRoute(
             who, names, envelope.listener if len(envelope.listeners) == 1 else "", allowed, stats
         )
         tail = head[HEAD_BYTES:]
@@ -88,18 +88,20 @@ class RouteCache(Generic[Target]):
             self.known[(who, tail)] = route_to
         return route_to
 
-    def choose(self, route_to: CachedRoute[Target]) -> LocalListener[Target] | None:
+    def choose(self, route_to: CachedRoute) -> Listener | None:
         """Who is to have a message that goes this way: the chosen one, else whose turn it is; None: nobody."""
         if route_to.chosen:
-            local = self._locals.fitting(route_to.exchange, route_to.topic, route_to.server, route_to.chosen)
+            local = self._listeners.fitting(
+                route_to.exchange, route_to.topic, route_to.server, route_to.chosen
+            )
             if local is not None:
                 route_to.local = local
                 return local
         route_to.local = None
-        return self._locals.turn(route_to.exchange, route_to.topic, route_to.server)
+        return self._listeners.turn((route_to.exchange, route_to.topic, route_to.server, None))
 
 
-def stamped_for(head: bytes, route_to: CachedRoute[Target], local: LocalListener[Target]) -> bytes:
+def stamped_for(head: bytes, route_to: CachedRoute, local: Listener) -> bytes:
     """The envelope ``head`` with the sender's credentials, and the listener that shall have it."""
     if local is route_to.local:
         return head[:STAMP_AT] + route_to.stamp + head[STAMP_END:]

@@ -3,10 +3,8 @@
 libzmq holds as many messages for a subscriber as its limit says, whatever their size, and does not tell how many they
 are. The kernel tells how much a peer of a UNIX socket has not read. Where that is something, and the same at each look,
 its buffer is full for good, or filled anew each time that the peer reads: which one cannot be told. So a connection is
-shut down when its buffer looks the same for some time, and either
-
-* no thread of the process has run since: it is frozen; or
-* more was published than may wait, not counting what fits a message of usual size: those are limited by their number.
+shut down when its buffer has looked the same for ``STILL_S``, and more was published meanwhile than may wait, not
+counting what fits a message of usual size: those are limited by their number.
 
 libzmq then ends the connection and frees what waited. The process sees that when it goes on, connects and subscribes
 anew. Time in which this process was stopped, too, shows nothing: the machine stood still. What was published counts all
@@ -17,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
-import re
 import socket
 import struct
 import termios
@@ -34,22 +30,20 @@ from broker.sockets import peer_credentials
 
 STILL_S: Final = 1.0
 """Nobody is cut off sooner: a healthy process may be without a processor for a while."""
+LOOK_S: Final = 0.5
 TYPICAL_BYTES: Final = 8 << 10
 """Of a message, generously: what is beyond it is not foreseen where messages are counted."""
-LOOKS: Final = 5
-"""Looks at everybody within the time that one may be still."""
 PORTIONS: Final = 4
 """Looks while as much is published as may wait."""
-_SWITCHES: Final = re.compile(rb"ctxt_switches:\s*(\d+)")
 _COUNT: Final = struct.Struct("i")
 
 
 class _Peer:
     """A connection: a descriptor of our own of its socket; what it had not read, since when, and how much was published
-    until then; how often its process had run, and since when it has not.
+    until then.
     """
 
-    __slots__ = ("pid", "published", "runs", "runs_s", "since_s", "sock", "unread")
+    __slots__ = ("pid", "published", "since_s", "sock", "unread")
 
     def __init__(self, sock: socket.socket, pid: int) -> None:
         self.sock = sock
@@ -57,8 +51,6 @@ class _Peer:
         self.unread = 0
         self.since_s = 0.0
         self.published = 0
-        self.runs: int | None = None
-        self.runs_s = 0.0
 
 
 class SlowConsumers:
@@ -68,8 +60,7 @@ class SlowConsumers:
         reactor: whose thread.
         sock: the publishing one.
         path: of its file.
-        still_s: how long a process may be frozen.
-        bytes_max: what may be published while one does not read, beyond messages of usual size.
+        bytes_max: what may be published while one reads nothing, beyond messages of usual size.
         cut: told the pid of each one that is cut off.
     """
 
@@ -79,13 +70,11 @@ class SlowConsumers:
         sock: zmq.Socket[bytes],
         path: str,
         *,
-        still_s: float,
         bytes_max: int,
         cut: Callable[[int], None],
     ) -> None:
         self._reactor = reactor
         self._path = path
-        self._still_s = max(still_s, STILL_S)
         self._bytes_max = bytes_max
         self._cut = cut
         self._peers: dict[int, _Peer] = {}
@@ -139,8 +128,8 @@ class SlowConsumers:
     # ------------------------------------------------------------ who reads
 
     def _arm(self) -> None:
-        self._stall.wakes_at(self._reactor.now() + self._still_s / LOOKS)
-        self._timer: Timer = self._reactor.call_later(self._still_s / LOOKS, self._tick)
+        self._stall.wakes_at(self._reactor.now() + LOOK_S)
+        self._timer: Timer = self._reactor.call_later(LOOK_S, self._tick)
 
     def _tick(self) -> None:
         try:
@@ -153,24 +142,14 @@ class SlowConsumers:
         stalled_s = self._stall.stalled_s()
         for peer in list(self._peers.values()):
             peer.since_s = min(peer.since_s + stalled_s, now_s)
-            peer.runs_s = min(peer.runs_s + stalled_s, now_s)
             unread = _unread(peer.sock)
             if not unread or unread != peer.unread:
                 peer.unread, peer.since_s, peer.published = unread, now_s, self._published
-                peer.runs = None
-            elif self._is_stalled(peer, now_s):
+            elif now_s - peer.since_s >= STILL_S and self._published - peer.published > self._bytes_max:
                 peer.unread = 0
                 with contextlib.suppress(OSError):
                     peer.sock.shutdown(socket.SHUT_RDWR)
                 self._cut(peer.pid)
-
-    def _is_stalled(self, peer: _Peer, now_s: float) -> bool:
-        if now_s - peer.since_s >= STILL_S and self._published - peer.published > self._bytes_max:
-            return True
-        before, peer.runs = peer.runs, runs(peer.pid)
-        if before is None or before != peer.runs:
-            peer.runs_s = now_s
-        return now_s - peer.runs_s >= self._still_s
 
     # ------------------------------------------------------------ end
 
@@ -188,15 +167,3 @@ def _unread(sock: socket.socket) -> int:
         return int(_COUNT.unpack(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(_COUNT.size)))[0])
     except OSError:
         return 0
-
-
-def runs(pid: int) -> int | None:
-    """How often a processor was given to any thread of a process; None: cannot be told."""
-    total = 0
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                total += sum(map(int, _SWITCHES.findall(file.read())))
-    except OSError:  # hidden from us, of another namespace, or a thread that has just ended
-        return None
-    return total or None

@@ -66,14 +66,10 @@ class RouterSocket(Socket):
         """Messages in the outbox of ``peer``."""
         return len(self._outboxes.get(peer, ()))
 
-    def has_room_for(self, peer: bytes) -> bool:
-        """Whether one more message for ``peer`` may wait, by its own limits."""
-        outbox = self._outboxes.get(peer)
-        return outbox is None or outbox.has_room(self._msgs_max, self._bytes_max)
-
     def send(self, frames: Frames, *, credited: bool = False) -> Outcome:
-        """See ``Socket.send``; GONE: no such peer. ``credited``: it is never full, since whoever sends gives the peer
-        no more than it bounds itself.
+        """See ``Socket.send``; GONE: no such peer. ``credited``: it is not full because of others, since whoever sends
+        gives no peer more than that has credit for. Where it is FULL, something waits for this peer, and ``flushed``
+        says when that leaves.
         """
         if self.closed:
             return self._full()
@@ -88,8 +84,9 @@ class RouterSocket(Socket):
                 return self._lost(peer, error)
             outbox = Outbox(self._tally)
         size = sum(map(len, frames))
-        has_room = outbox.has_room(self._msgs_max, self._bytes_max) and not self._exceeds_share(outbox, size)
-        if not (has_room or credited):
+        if not outbox.has_room(self._msgs_max, self._bytes_max) or (
+            not credited and self._exceeds_share(outbox, size)
+        ):
             return self._full()
         outbox.put(frames, size)
         self._outboxes[peer] = outbox

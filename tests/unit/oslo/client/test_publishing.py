@@ -10,7 +10,7 @@ from broker.oslo.client import links
 from broker.oslo.client.links import NOTIFY_DOWN_S
 from broker.oslo.contract import Address, Settings
 from broker.oslo.frames import Flag, Kind, decode, fanout_filter, notify_filter
-from broker.oslo.proxy.back_pressure import PAUSE_MAX_S
+from broker.oslo.proxy.listeners import PAUSE_MAX_S
 from broker.oslo.records import Record
 from tests.live.oslo_raw import PATIENCE_S, until
 from tests.unit.oslo.client.nodes import DIRECTORY_ONLY, Played, door_of

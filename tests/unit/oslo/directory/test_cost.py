@@ -13,8 +13,8 @@ from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
 from broker.oslo.directory.replica import HERE, Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.local_listeners import LocalListeners
-from broker.oslo.records import Record
+from broker.oslo.proxy.listeners import NO_QUEUE, Listeners
+from broker.oslo.records import Opening, Record
 from tests.unit.oslo.directory.clouds import state, states, turn_until, welcome
 from tests.unit.routing.operations import bytecodes
 
@@ -147,11 +147,11 @@ def test_a_change_costs_nothing_for_what_others_offer(kind, reactor, tmp_path, m
 
 def test_the_end_of_a_listener_costs_nothing_for_others_of_its_topic():
     def listeners_of_one_topic(count):
-        one = LocalListeners()
+        one = Listeners(NO_QUEUE, lambda _listener, _message: 0)
         mine = [Record("nova", "t", "s", Name(number)) for number in range(count)]
         for each in mine:
-            one.add(each, None)
-        return lambda: [one.remove(each.listener) for each in mine[-3:]]
+            one.open(Opening(each.listener, (each,)), None)
+        return lambda: [one.close(each.listener) for each in mine[-3:]]
 
     few, many = (cost_of(listeners_of_one_topic(count)) for count in (FEW, MANY))
     assert many <= 1.5 * few + 100

@@ -11,17 +11,17 @@ from broker.oslo.names import LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
 from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, BacklogRecipient, listener_of
 from broker.oslo.proxy.backlog_store import BacklogFile
-from broker.oslo.proxy.pool_member import Notification
-from broker.oslo.proxy.pools import Pools
+from broker.oslo.proxy.listeners import WaitingMessage
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.counters import Counters
+from tests.unit.oslo.proxy.pooling import Hand
 
 KEY, OTHER = ("x", "n.info"), ("x", "n.error")
 CONFIG = BacklogConfig(("n.*",), messages=5, bytes=100, keep_s=60.0)
 
 
 def message(body, key=KEY):
-    return Notification(key, body[:4].ljust(4), b"s", (b"", body), len(body))
+    return WaitingMessage(b"", body, len(body), key, body[:4].ljust(4), b"s")
 
 
 class Clock:
@@ -38,132 +38,131 @@ def clock():
 
 
 @pytest.fixture
-def pools(clock):
+def hand(clock):
     backlog = Backlog(CONFIG, clock)
-    made = Pools(100, 10_000, backlog)
+    made = Hand(100, 10_000, backlog)
     made.backlog = backlog
     return made
 
 
-def come(pools, listener, keys=(KEY,), pool=None, credit=100):
-    """A listener opens and hears; what it is handed at once."""
-    pools.open(listener, pool, keys, credit, "owner")
-    pools.backlog.come(keys, pool)
-    return [bytes(handout.message.frames[1]) for handout in pools.attach(listener)]
+def bodies(given):
+    return [message.body for _listener, message in given]
 
 
-def leave(pools, listener):
-    return pools.close(listener)[0]
+def come(hand, listener, keys=(KEY,), pool=None, credit=100):
+    """A listener opens; what it is sent at once."""
+    given = hand.open(listener, pool, keys, credit, "owner")
+    hand.backlog.come(keys, pool)
+    return bodies(given)
 
 
-def test_what_comes_while_nobody_is_there_is_handed_first_and_in_order(pools):
-    come(pools, "a")
-    leave(pools, "a")
+def test_what_comes_while_nobody_is_there_is_handed_first_and_in_order(hand):
+    come(hand, "a")
+    hand.close("a")
     for body in (b"1", b"2", b"3"):
-        assert pools.take(message(body), [listener_of(None)]) == []
-    assert pools.counts["lost_pool"] == 0
-    assert come(pools, "b", credit=2) == [b"1", b"2"]
-    assert pools.take(message(b"4"), ["b"]) == [], "nothing overtakes what was kept"
-    assert [each.message.frames[1] for each in pools.credit("b", 5)] == [b"3", b"4"]
-    assert pools.backlog.counts["backlog_given"] == 3
-    assert len(pools.backlog) == pools.backlog.bytes == 0
+        assert hand.take(message(body), [listener_of(None)]) == []
+    assert hand.pools.counts["lost_pool"] == 0
+    assert come(hand, "b", credit=2) == [b"1", b"2"]
+    assert hand.take(message(b"4"), ["b"]) == [], "nothing overtakes what was kept"
+    assert bodies(hand.credit("b", 5)) == [b"3", b"4"]
+    assert hand.backlog.counts["backlog_given"] == 3
+    assert len(hand.backlog) == hand.backlog.bytes == 0
 
 
-def test_what_waited_for_the_last_listener_is_kept_in_order(pools):
-    come(pools, "a", credit=1)
+def test_what_waited_for_the_last_listener_is_kept_in_order(hand):
+    come(hand, "a", credit=1)
     for body in (b"1", b"2", b"3"):
-        pools.take(message(body), ["a"])
-    leave(pools, "a")
-    pools.take(message(b"4"), ["a"])  # its sender does not know yet
-    assert come(pools, "b") == [b"2", b"3", b"4"]
+        hand.take(message(body), ["a"])
+    hand.close("a")
+    hand.take(message(b"4"), ["a"])  # its sender does not know yet
+    assert come(hand, "b") == [b"2", b"3", b"4"]
 
 
-def test_what_cannot_be_sent_is_kept_in_its_place_as_long_as_before(pools, clock):
-    come(pools, "a")
-    leave(pools, "a")
+def test_what_cannot_be_sent_is_kept_in_its_place_as_long_as_before(hand, clock):
+    come(hand, "a")
+    hand.close("a")
     for body in (b"1", b"2", b"3", b"4", b"5"):  # as many as are kept
-        pools.take(message(body), ["a"])
+        hand.take(message(body), ["a"])
     clock.now_s += 40
-    pools.open("b", None, (KEY,), 3, "owner")
-    pools.undo(pools.attach("b"))  # its process ended before it was heard
-    pools.take(message(b"6"), ["b"])
-    assert pools.counts["handed"] == pools.backlog.counts["backlog_given"] == 0
-    leave(pools, "b")
-    assert (pools.backlog.counts["backlog_full"], pools.backlog.bytes) == (1, 5)
-    assert come(pools, "c", credit=2) == [b"2", b"3"]
+    hand.takes["b"] = -1  # its process ends before it is heard
+    assert come(hand, "b", credit=3) == hand.take(message(b"6"), ["b"]) == []
+    assert hand.pools.counts["handed"] == hand.backlog.counts["backlog_given"] == 0
+    hand.close("b")
+    assert (hand.backlog.counts["backlog_full"], hand.backlog.bytes) == (1, 5)
+    assert come(hand, "c", credit=2) == [b"2", b"3"]
     clock.now_s += 40
-    pools.backlog.expire(lambda _shelf: True)
-    assert [each.message.frames[1] for each in pools.credit("c", 5)] == [b"6"]
+    hand.backlog.expire(lambda _shelf: True)
+    assert bodies(hand.credit("c", 5)) == [b"6"]
 
 
-def test_what_waits_when_the_proxy_ends_is_kept_where_a_backlog_is(pools):
+def test_what_waits_when_the_proxy_ends_is_kept_where_a_backlog_is(hand):
     keys = (KEY, ("x", "audit"))
-    come(pools, "a", keys, credit=1)
+    come(hand, "a", keys, credit=1)
     for body in (b"1", b"2", b"3"):
-        pools.take(message(body), ["a"])
-    pools.take(message(b"4", keys[1]), ["a"])
-    assert pools.drop_all() == 1, "nothing is kept for that topic"
-    assert len(pools.backlog) == 2
-    assert pools.waiting() == 0
+        hand.take(message(body), ["a"])
+    hand.take(message(b"4", keys[1]), ["a"])
+    assert hand.pools.drop_all() == 1, "nothing is kept for that topic"
+    assert len(hand.backlog) == 2
+    assert hand.pools.waiting() == 0
 
 
-def test_each_pool_has_its_own_and_other_topics_none(pools):
-    come(pools, "a")
-    come(pools, "p", pool="p")
-    come(pools, "q", keys=(("x", "audit"),))
+def test_each_pool_has_its_own_and_other_topics_none(hand):
+    come(hand, "a")
+    come(hand, "p", pool="p")
+    come(hand, "q", keys=(("x", "audit"),))
     for listener in "apq":
-        leave(pools, listener)
-    pools.take(message(b"1"), [listener_of(None), listener_of("p")])
-    pools.take(message(b"2", ("x", "audit")), ["q"])
-    assert pools.counts["lost_pool"] == 1
-    assert come(pools, "b", pool="p") == [b"1"]
-    assert come(pools, "c") == [b"1"]
+        hand.close(listener)
+    hand.take(message(b"1"), [listener_of(None), listener_of("p")])
+    hand.take(message(b"2", ("x", "audit")), ["q"])
+    assert hand.pools.counts["lost_pool"] == 1
+    assert come(hand, "b", pool="p") == [b"1"]
+    assert come(hand, "c") == [b"1"]
 
 
-def test_a_listener_of_several_topics_is_handed_them_as_they_came(pools):
+def test_a_listener_of_several_topics_is_handed_them_as_they_came(hand):
     keys = (KEY, OTHER)
-    come(pools, "a", keys)
-    leave(pools, "a")
+    come(hand, "a", keys)
+    hand.close("a")
     for body, key in ((b"1", OTHER), (b"2", KEY), (b"3", OTHER)):
-        pools.take(message(body, key), [listener_of(None)])
-    assert come(pools, "b", keys) == [b"1", b"2", b"3"]
+        hand.take(message(body, key), [listener_of(None)])
+    assert come(hand, "b", keys) == [b"1", b"2", b"3"]
 
 
-def test_while_another_of_the_pool_is_here_nothing_is_kept(pools):
-    come(pools, "a")
-    come(pools, "b")
-    leave(pools, "a")
-    handed = pools.take(message(b"1"), [listener_of(None)])
-    assert [each.member.id for each in handed] == ["b"]
+def test_while_another_of_the_pool_is_here_nothing_is_kept(hand):
+    come(hand, "a")
+    come(hand, "b")
+    hand.close("a")
+    handed = hand.take(message(b"1"), [listener_of(None)])
+    assert [listener for listener, _message in handed] == ["b"]
 
 
-def test_the_oldest_makes_room(pools):
-    come(pools, "a")
-    leave(pools, "a")
+def test_the_oldest_makes_room(hand):
+    come(hand, "a")
+    hand.close("a")
     for number in range(7):
-        pools.take(message(b"%d" % number), ["a"])
-    assert len(pools.backlog) == CONFIG.messages
-    pools.take(message(bytes(98)), ["a"])
-    assert pools.backlog.counts["backlog_full"] == 5
-    pools.take(message(bytes(101)), ["a"])
-    assert pools.counts["lost_pool"] == 1, "larger than all that may be kept"
-    assert pools.backlog.bytes <= CONFIG.bytes
+        hand.take(message(b"%d" % number), ["a"])
+    assert len(hand.backlog) == CONFIG.messages
+    hand.take(message(bytes(98)), ["a"])
+    assert hand.backlog.counts["backlog_full"] == 5
+    hand.take(message(bytes(101)), ["a"])
+    assert hand.pools.counts["lost_pool"] == 1, "larger than all that may be kept"
+    assert hand.backlog.bytes <= CONFIG.bytes
 
 
-def test_what_is_kept_for_too_long_and_who_never_comes_back(pools, clock):
-    come(pools, "a")
-    here = lambda shelf: pools.is_here(shelf.key, shelf.pool)  # noqa: E731
+def test_what_is_kept_for_too_long_and_who_never_comes_back(hand, clock):
+    come(hand, "a")
+    here = lambda shelf: hand.pools.is_here(shelf.key, shelf.pool)  # noqa: E731
     clock.now_s += 600
-    assert pools.backlog.expire(here) == []
-    leave(pools, "a")
-    pools.take(message(b"1"), ["a"])
+    assert hand.backlog.expire(here) == []
+    hand.close("a")
+    hand.take(message(b"1"), ["a"])
     clock.now_s += 59
-    assert pools.backlog.expire(here) == []
+    assert hand.backlog.expire(here) == []
     clock.now_s += 2
-    assert pools.backlog.expire(here) == [BacklogRecipient(KEY, None)]
-    assert pools.backlog.counts["backlog_expired"] == 1
-    pools.take(message(b"2"), ["a"])
-    assert pools.counts["lost_pool"] == 1
+    assert hand.backlog.expire(here) == [BacklogRecipient(KEY, None)]
+    assert hand.backlog.counts["backlog_expired"] == 1
+    hand.take(message(b"2"), ["a"])
+    assert hand.pools.counts["lost_pool"] == 1
 
 
 def test_pools_that_are_kept_are_bounded(clock):
@@ -218,24 +217,23 @@ def test_it_survives_the_proxy(tmp_path, clock):
     assert sorted(second.backlog.shelves()) == [BacklogRecipient(OTHER, "p"), BacklogRecipient(KEY, "p")]
     assert second.backlog.head([KEY], "p")[1] == message(b"2")
     assert second.backlog.put(message(b"4"), "p")
-    assert [each.message.frames[1] for each in second.backlog._kept.values()] == [b"2", b"3", b"4"]
+    assert [each.message.body for each in second.backlog._kept.values()] == [b"2", b"3", b"4"]
     second.file.close()
     second.reactor.close()
 
 
-def test_what_is_kept_again_is_on_disk_again(tmp_path, clock):
+def test_what_cannot_be_sent_stays_on_disk(tmp_path, clock):
     path = tmp_path / "backlog"
     disk = Disk(path, clock)
     disk.backlog.come([KEY, OTHER], None)
     for body, key in ((b"1", OTHER), (b"2", KEY), (b"3", OTHER), (b"4", KEY)):
         disk.backlog.put(message(body, key), None)
-    pools = Pools(100, 10_000, disk.backlog)
-    pools.open("a", None, (KEY,), 10, "owner")
-    pools.undo(pools.attach("a"))
-    assert [each.message.frames[1] for each in disk.backlog._kept.values()] == [b"1", b"2", b"3", b"4"]
+    hand = Hand(100, 10_000, disk.backlog)
+    hand.takes["a"] = -1
+    assert hand.open("a", None, (KEY,), 10, "owner") == []
     disk.kill()
     again = Disk(path, clock)
-    assert [each.message.frames[1] for each in again.backlog._kept.values()] == [b"1", b"2", b"3", b"4"]
+    assert [each.message.body for each in again.backlog._kept.values()] == [b"1", b"2", b"3", b"4"]
     again.file.close()
     again.reactor.close()
 
@@ -256,7 +254,7 @@ def test_a_full_disk_costs_no_message_and_hands_nothing_out_twice(tmp_path, cloc
     disk.backlog.put(message(b"3"), None)
     disk.kill()
     again = Disk(path, clock)
-    assert [each.message.frames[1] for each in again.backlog._kept.values()] == [b"3"]
+    assert [each.message.body for each in again.backlog._kept.values()] == [b"3"]
     again.file.close()
     again.reactor.close()
 

@@ -5,7 +5,7 @@ import pytest
 
 from broker.oslo.frames import Flag, Kind, encode
 from broker.oslo.names import Reason
-from broker.oslo.proxy.credited_queue import CREDIT_MAX, CreditedQueue
+from broker.oslo.proxy.listeners import CREDIT_MAX
 from broker.oslo.records import to_json
 from tests.live.oslo_raw import node_at
 from tests.tables import for_each
@@ -194,7 +194,7 @@ def test_calls_that_come_again_are_bounded(node):
     listener = server.open("t")
 
     def overdraw():
-        node.proxy.pipelines["call"].locals.get(listener).target.credit = -CREDIT_MAX
+        node.proxy.pipelines["call"].listeners.get(listener).credit = -CREDIT_MAX
 
     node.within(overdraw)
     client.call("t", listeners=(listener,), flags=Flag.REPEATED)
@@ -217,33 +217,3 @@ def test_what_a_server_refuses_its_client_is_told_for_that_reason(node, reason):
     assert client.silent(50)
     assert node.status("call")["pending"] == 0
     assert node.count("call", "refused_by_server") == 1
-
-
-def test_a_queue_resumes_with_what_its_listener_has():
-    queue = CreditedQueue("l", 10, None, (10, 1000), 100)
-    queue.resume(3, 50)
-    assert (queue.credit, list(queue.flying), queue.flying_bytes) == (7, [16, 17, 17], 50)
-    queue.confirm(3)
-    assert (queue.credit, queue.flying_bytes) == (10, 0)
-
-
-def test_who_has_more_than_its_window_gets_no_more_credit_for_that_by_a_restart():
-    """Calls that came again needed none: it has them beside what fills the window."""
-    queue = CreditedQueue("l", 10, None, (10, 1000), 100)
-    queue.resume(13, 130)
-    assert (queue.has_credit, len(queue.flying), queue.flying_bytes) == (False, 13, 130)
-    queue.confirm(3)
-    assert not queue.has_credit
-    queue.confirm(10)
-    assert (queue.credit, queue.flying_bytes) == (10, 0)
-
-
-def test_what_is_dropped_on_its_way_takes_no_credit_and_is_no_credit_twice():
-    queue = CreditedQueue("l", 3, None, (10, 1000))
-    for size in (5, 6, 7):
-        queue.fly(size)
-    queue.forget(6)
-    assert (queue.credit, list(queue.flying), queue.flying_bytes) == (1, [5, 7], 12)
-    queue.confirm(2)
-    queue.forget(7)
-    assert (queue.credit, queue.flying_bytes) == (3, 0)

@@ -9,7 +9,7 @@ import pytest
 from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.frames import Flag, Kind, due_of, encode, new_id
 from broker.oslo.node import Rule
-from broker.oslo.proxy import back_pressure
+from broker.oslo.proxy import listeners
 from tests.live.oslo_raw import PATIENCE_S, child_of, node_at, until
 from tests.tables import for_each
 
@@ -45,7 +45,7 @@ def test_a_deadline_comes_with_it(node):
 
 
 def test_listeners_of_a_process_have_queues_of_their_own(run_node, monkeypatch):
-    monkeypatch.setattr(back_pressure, "STILL_S", 0.1)
+    monkeypatch.setattr(listeners, "STILL_S", 0.1)
     node = run_node(**NARROW)
     server, client = node.server("cast", credit=2), node.client("cast")
     one, two = server.open("t"), server.open("u")
@@ -187,14 +187,14 @@ def ended(node, client, name):
 
 
 def test_a_server_that_only_says_that_it_moves_is_waited_for_and_not_for_ever(run_node, monkeypatch):
-    monkeypatch.setattr(back_pressure, "STILL_S", 600.0)  # however long it takes until the queue is full
-    monkeypatch.setattr(back_pressure, "PAUSE_MAX_S", 600.0)
+    monkeypatch.setattr(listeners, "STILL_S", 600.0)  # however long it takes until the queue is full
+    monkeypatch.setattr(listeners, "PAUSE_MAX_S", 600.0)
     node = run_node(**NARROW)
     server, other, client = node.server("cast", credit=1), node.server("cast"), node.client("cast")
     listener = server.open("t")
     fill(node, client)
     server.give(listener, 0)
-    monkeypatch.setattr(back_pressure, "PAUSE_MAX_S", 0.3)
+    monkeypatch.setattr(listeners, "PAUSE_MAX_S", 0.3)
     pauses = ended(node, client, "pauses_slow")
     assert node.count("cast", "pauses_still") == 0
     until(lambda: not pressed(node), "the entry to be read again")
@@ -205,14 +205,14 @@ def test_a_server_that_only_says_that_it_moves_is_waited_for_and_not_for_ever(ru
 
 
 def test_a_server_that_stands_still_is_not_waited_for(run_node, monkeypatch):
-    monkeypatch.setattr(back_pressure, "STILL_S", 600.0)  # however long it takes until the queue is full
-    monkeypatch.setattr(back_pressure, "PAUSE_MAX_S", 600.0)
+    monkeypatch.setattr(listeners, "STILL_S", 600.0)  # however long it takes until the queue is full
+    monkeypatch.setattr(listeners, "PAUSE_MAX_S", 600.0)
     node = run_node(**NARROW)
     server, other, client = node.server("cast", credit=1), node.server("cast"), node.client("cast")
     server.open("t")
     other.open("u")
     fill(node, client)
-    monkeypatch.setattr(back_pressure, "STILL_S", 0.1)
+    monkeypatch.setattr(listeners, "STILL_S", 0.1)
     client.cast("u", b"for another one")
     assert other.get().body == b"for another one"
     ended(node, client, "pauses_still")
@@ -229,20 +229,23 @@ def test_credit_of_a_stranger_counts_for_nothing(node):
     assert server.get().listener == listener
 
 
-def test_credit_of_a_process_that_reads_nothing_counts_once_it_reads(run_node):
-    """Or what it is sent would fill the memory here."""
+def test_credit_of_a_process_that_reads_nothing_fills_no_memory(run_node, monkeypatch):
+    """It is given what its outbox holds, and all else waits, in order, until it reads."""
+    monkeypatch.setattr(listeners, "STILL_S", 600.0)
+    monkeypatch.setattr(listeners, "PAUSE_MAX_S", 600.0)
     node = run_node(queue_msgs=5, send_msgs=2, lease_s=60.0)
-    server, client = node.server("cast", credit=MANY // 2, rcvhwm=1), node.client("cast")
+    server, client = node.server("cast", credit=MANY, rcvhwm=1), node.client("cast", sndhwm=1)
     listener = server.open("t")
-    for number in range(MANY // 2):
-        client.cast("t", b"%d " % number + BIG)
-    until(lambda: members(node)[0]["unconfirmed"] == MANY // 2, "all to be given")
-    assert node.status("cast")["control"]["waiting"] > 5
+    thread = sending(client, [b"%d " % number + BIG for number in range(MANY)])
+    until(lambda: pressed(node), "its queue to be nearly full")
     server.give(listener, MANY)
-    client.cast("t", b"%d " % (MANY // 2))
-    until(lambda: members(node)[0]["waiting"] == 1, "the next one to wait")
-    for number in range(MANY // 2 + 1):
+    node.counted("cast", "credits")
+    assert node.status("cast")["control"]["waiting"] <= 6
+    assert members(node)[0]["waiting"] == 5
+    for number in range(MANY):
         assert server.get(give=False).body.split()[0] == b"%d" % number
+    thread.join(PATIENCE_S)
+    assert node.count("cast", "full") == 0
 
 
 def test_what_waits_goes_elsewhere_when_its_process_is_killed(run_node):

@@ -16,7 +16,7 @@ from broker.identity import Role
 from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, notify_filter
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import Rule
-from broker.oslo.proxy import back_pressure, notify
+from broker.oslo.proxy import listeners, notify
 from broker.oslo.proxy.notify import NotifyProxy
 from broker.oslo.records import Opening, Record, to_json
 from tests.tables import for_each
@@ -154,7 +154,7 @@ def test_notifiers_wait_for_a_listener_that_gives_credit_and_nothing_is_lost(run
 
 
 def test_a_listener_without_credit_is_not_waited_for(rundir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(back_pressure, "STILL_S", 0.1)
+    monkeypatch.setattr(listeners, "STILL_S", 0.1)
     with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
         Listener(rig, A, credit=0)
         sender = client(rig)
@@ -165,8 +165,8 @@ def test_a_listener_without_credit_is_not_waited_for(rundir: Path, monkeypatch: 
 
 
 def test_the_end_of_a_listener_ends_the_pause_for_it(rundir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(back_pressure, "STILL_S", 600.0)
-    monkeypatch.setattr(back_pressure, "PAUSE_MAX_S", 600.0)
+    monkeypatch.setattr(listeners, "STILL_S", 600.0)
+    monkeypatch.setattr(listeners, "PAUSE_MAX_S", 600.0)
     with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
         one, well = Listener(rig, A, credit=0), Listener(rig, B, "billing")
         sender = client(rig)
@@ -416,7 +416,7 @@ def test_credit_counts_once_what_was_given_before_has_been_read(rundir: Path) ->
         rig.context.setsockopt(zmq.RCVHWM, 1)
         one = Listener(rig, A, None, 20)
         socket, sender = rig.room._registration.socket, client(rig)
-        member = rig.room.pools.member(A)
+        member = rig.room.pools.get(A)
         body = "x" * 100_000
         for _ in range(20):  # credit for what it has not read
             for _ in range(20):
