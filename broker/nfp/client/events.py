@@ -14,7 +14,6 @@ Concurrency: one event loop.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
@@ -180,40 +179,27 @@ class EventReader:
         return event
 
 
-class ByteStream:
-    """Keeps the chunks of a stream for one reader: ``async for chunk in job.stream``.
+class ByteStream(Inbox[bytes]):
+    """Keeps the chunks of a stream for one reader: ``async for chunk in job.stream``."""
 
-    Attributes:
-        dropped: chunks that did not fit; the stream ended with Overrun in front of the first.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_inbox", "dropped")
-
-    def __init__(self, max_bytes: int) -> None:
-        self._inbox: Inbox[bytes] = Inbox(sys.maxsize, max_bytes)
-        self.dropped = 0
-
-    def put(self, chunk: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         """Keep ``chunk``. One that does not fit ends the stream: behind a gap the rest is worth nothing."""
-        if not self._inbox.put(chunk, len(chunk)):
-            self.dropped += 1
-            waits = f"{self._inbox.bytes} bytes of a stream wait for a reader that does not read"
+        if not self.put(chunk, len(chunk)):
+            waits = f"{self.bytes} bytes of a stream wait for a reader that does not read"
             self.finish(Overrun(waits, lost=1))
 
     @property
     def ready(self) -> int:
         """Chunks that can be had without waiting."""
-        return len(self._inbox)
-
-    def finish(self, end: Exception | None = None) -> None:
-        """End it: the reader ends behind what is kept, with ``end`` where it is an error. The first end counts."""
-        self._inbox.finish(end or StopAsyncIteration())
+        return len(self)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        return await self._inbox.get()
+        return await self.get()
 
 
 # -- subscriptions --------------------------------------------------------------------------------

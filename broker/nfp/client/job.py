@@ -7,6 +7,7 @@ or its stream: both are bounded.
 from __future__ import annotations
 
 import asyncio
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple
@@ -88,7 +89,7 @@ class Job:
         self.task = submission.task
         self.target = submission.target
         self.timeout_s = submission.timeout_s
-        self.stream = ByteStream(limits.stream_bytes)
+        self.stream = ByteStream(sys.maxsize, limits.stream_bytes)
         self.heard = self.posted = self.asked = 0.0
         self.known = self.moved = False
         self.timer: asyncio.TimerHandle | None = None
@@ -316,7 +317,7 @@ class Job:
         if self._on_chunk is not None:
             self._on_chunk(data)
         else:
-            self.stream.put(data)
+            self.stream.add(data)
 
     def _verdict(self) -> Exception | None:
         outcome = self.outcome
@@ -339,7 +340,7 @@ class Job:
         self._over.set_result(None)
         self._accepted.set()
         self._buffer.finish()
-        self.stream.finish(None if error is None or isinstance(error, JobError) else error)
+        self.stream.finish(StopAsyncIteration() if error is None or isinstance(error, JobError) else error)
         self._owner.forget(self)
 
     def expire(self, trouble: str = "") -> None:

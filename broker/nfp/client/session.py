@@ -372,9 +372,7 @@ class ClientSession(JobOwner):
         waiting = self._unasked
         while waiting:
             question = waiting[0]
-            if self._is_too_large(question):
-                question.finish(self._too_large(question))
-            if not question.done:
+            if not question.done and not self._refuse_too_large(question):
                 if not self.send(question, Command.MMI, question.submission.body):
                     return False
                 question.sent = True
@@ -384,17 +382,15 @@ class ClientSession(JobOwner):
     def _send_jobs(self) -> bool:
         waiting = self._waiting
         while waiting and len(self._at_broker) < self.limits.at_broker_msgs:
-            job = waiting[0]
+            job = waiting.popleft()
             if job.done or job.uuid in self._at_broker or job.cancelling is not None:
-                waiting.popleft()
-            elif self._is_too_large(job):
-                waiting.popleft()
-                job.finish(self._too_large(job))
-            elif self._hand_over(job):
-                waiting.popleft()
-                self._at_broker.add(job.uuid)
-            else:
+                continue
+            if self._refuse_too_large(job):
+                continue
+            if not self._hand_over(job):
+                waiting.appendleft(job)
                 return False
+            self._at_broker.add(job.uuid)
         return True
 
     def _retry_later(self) -> None:
@@ -406,14 +402,14 @@ class ClientSession(JobOwner):
         self._retry_timer = None
         self._pump()
 
-    def _is_too_large(self, job: Job) -> bool:
-        """Whether the broker would end the connection for it, each time that it comes."""
-        return bool(self._message_bytes) and len(job.submission.body) > self._message_bytes
-
-    def _too_large(self, job: Job) -> JobFailed:
-        size = len(job.submission.body)
-        text = f"the request has {size} bytes, the broker takes {self._message_bytes} (nfp.message_bytes_max)"
-        return JobFailed(text, Code.UNKNOWN, job.uuid)
+    def _refuse_too_large(self, job: Job) -> bool:
+        """End what the broker would end the connection for, each time that it comes; False: it is not too large."""
+        size, most = len(job.submission.body), self._message_bytes
+        if not most or size <= most:
+            return False
+        text = f"the request has {size} bytes, the broker takes {most} (nfp.message_bytes_max)"
+        job.finish(JobFailed(text, Code.UNKNOWN, job.uuid))
+        return True
 
     def _hand_over(self, job: Job) -> bool:
         now = self._loop.time()

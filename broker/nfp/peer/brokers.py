@@ -72,7 +72,7 @@ class Brokers:
         self._since = now
         self._away_since = now
         self._backoff = Backoff(FIRST_S, LATE_S, LATE_S)
-        self._pause_s = 0.0
+        self.pause_s = 0.0
 
     @property
     def current(self) -> str:
@@ -86,22 +86,18 @@ class Brokers:
     def note_left(self, now: float, lived_s: float) -> None:
         """A connection ended after ``lived_s``; one that ends at once does not shorten the next wait."""
         self._since = self._away_since = now
-        self._pause_s = self._backoff.after(lived_s)
+        self.pause_s = self._backoff.after(lived_s)
 
     def note_failure(self, now: float, *, refused: bool = False) -> bool:
         """``current`` could not be reached, or ``refused`` us; True when another one is tried next."""
         longest = SOON_S if now - self._away_since < LONG_S and not refused else LATE_S
-        self._pause_s = self._backoff.after(longest_s=longest)
+        self.pause_s = self._backoff.after(longest_s=longest)
         if len(self._endpoints) == 1 or not self._failover_s or now - self._since < self._failover_s:
             return False
         self._at = (self._at + 1) % len(self._endpoints)
         self._since = now
         self._backoff.reset()
         return True
-
-    def pause_s(self) -> float:
-        """How long to wait before the next attempt."""
-        return self._pause_s
 
 
 class ConnectFailures:

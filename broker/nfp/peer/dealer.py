@@ -127,7 +127,7 @@ class DealerChannel:
     def send(self, packet: Packet) -> bool:
         """See ``Channel``."""
         session = self._session
-        if session is not None and session.send(packet):
+        if session is not None and session.begun and session.send(packet):
             return True
         self.traffic.refused += 1
         self._room.clear()
@@ -182,7 +182,7 @@ class DealerChannel:
             except Exception as error:  # such as no descriptor left; giving up here would be for good
                 log.exception("%s: the broker %s could not be talked to", self.name, self.broker)
                 self._note_failure(LinkBroken(f"{self.broker}: {error}"), loop.time())
-            await asyncio.sleep(self._brokers.pause_s())
+            await asyncio.sleep(self._brokers.pause_s)
 
     async def _dial(self, receiver: Receiver) -> BrokerSession:
         """A connection whose handshake is over.
@@ -217,7 +217,7 @@ class DealerChannel:
         patience = loop.call_later(self._open_timeout_s, self._give_up_open, session)
         self._session = session
         try:
-            session.send_now(Packet(self._sender, Command.OPEN, body=msgspec.json.encode(open_body())))
+            session.send(Packet(self._sender, Command.OPEN, body=msgspec.json.encode(open_body())))
             await session.over
         finally:
             patience.cancel()

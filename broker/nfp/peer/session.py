@@ -89,11 +89,7 @@ class BrokerSession:
         return self.begun and not self.over.done() and not self._outbox.full
 
     def send(self, packet: Packet) -> bool:
-        """Queue ``packet``, which leaves at the end of this turn of the loop; see ``Channel.send``."""
-        return self.begun and not self.over.done() and self.send_now(packet)
-
-    def send_now(self, packet: Packet) -> bool:
-        """Send at the end of this turn of the loop, even before the session has begun; False: the outbox is full.
+        """Queue ``packet``, which leaves at the end of this turn of the loop; False: it is over, or the outbox is full.
 
         What the broker would end the connection for is dropped, and nobody tries it again: who knows what to do about a
         large body looks at ``BrokerOpen.message_bytes`` before.
@@ -127,7 +123,7 @@ class BrokerSession:
         return True
 
     def _queue(self, packet: Packet) -> bool:
-        if self._outbox.full or self._closed:
+        if self._outbox.full or self._closed or self.over.done():
             return False
         frames = encode(packet)
         with self._pipe.lock:
@@ -155,10 +151,10 @@ class BrokerSession:
         again, self.begun, self._opened = self.begun, True, opened
         if not again:
             self._channel.note_begin(self, opened)
-        self._tell(lambda: self._receiver.on_connect(self.broker, opened))
+        self._tell(self._receiver.on_connect, self.broker, opened)
         early, self._early = self._early, []
         for packet in early:
-            self._tell(lambda packet=packet: self._receiver.on_packet(packet))  # type: ignore[misc]
+            self._tell(self._receiver.on_packet, packet)
         self._channel.note_room()
 
     def end(self, why: str) -> None:
@@ -179,11 +175,11 @@ class BrokerSession:
 
     def tell_lost(self) -> None:
         """The receiver learns of the end."""
-        self._tell(lambda: self._receiver.on_disconnect(self.why))
+        self._tell(self._receiver.on_disconnect, self.why)
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _tell(self, call: Callable[..., None], *what: Any) -> None:
         try:
-            call()
+            call(*what)
         except Exception:
             log.exception("%s: what the broker %s said could not be handled", self._channel.name, self.broker)
 
@@ -226,7 +222,7 @@ class BrokerSession:
                 text = packet.data[:64].decode("utf-8", "replace")
                 self.end(f"it said DISCONNECT{f': {text}' if text else ''}")
         elif self.begun:
-            self._tell(lambda: self._receiver.on_packet(packet))
+            self._receiver.on_packet(packet)
         else:
             self._early.append(packet)
 

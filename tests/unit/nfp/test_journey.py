@@ -6,10 +6,13 @@ import inspect
 import re
 import sys
 import threading
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 
 import broker.nfp
+from broker.nfp.client import NfpClient
 from broker.nfp.norfab.client import NFPClient
 from broker.nfp.norfab.inventory import Inventory
 from broker.nfp.worker import Worker
@@ -18,6 +21,12 @@ from tests.live.nfp import running, section, workers_of
 FILES_MAX = 10
 """A reader follows the whole way in no more of them."""
 PATIENCE_S = 20.0
+HOME = f"{Path(broker.__file__).parent}/"
+FUNCTIONS = 346
+FILES = 67
+WARM = 3
+ROUNDS = 3
+REST_S = 0.1
 
 
 def steps():
@@ -35,6 +44,37 @@ def test_every_step_is_there_and_says_what_it_does():
         whose, function = name.split(".")
         step = getattr(getattr(importlib.import_module(module), whose), function)
         assert inspect.getdoc(step), name
+
+
+@asynccontextmanager
+async def at_work(rundir):
+    """A broker and a worker in this loop; the broker's address."""
+    async with running(section(rundir, files="", curve=False)) as nfp:
+        (endpoint,) = nfp.endpoints
+        worker = Worker("lab", name="w1", broker=endpoint, server_key="", state_dir=rundir / "w1")
+        worker.task(name="add", idempotent=True)(add)
+        working = asyncio.get_running_loop().create_task(worker.run(), name="worker")
+        while not workers_of(nfp):
+            await asyncio.sleep(0.01)
+        yield endpoint
+        worker.stop()
+        await working
+
+
+async def add(a, b):
+    return a + b
+
+
+@contextmanager
+def profiled(look):
+    """In every thread that begins in the block, and in this one."""
+    threading.setprofile(look)
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
 
 
 @pytest.mark.smoke
@@ -57,25 +97,41 @@ def test_a_job_takes_these_steps(rundir, monkeypatch):
             client.destroy()
 
     async def story():
-        async with running(section(rundir, files="", curve=False)) as nfp:
-            (endpoint,) = nfp.endpoints
-            worker = Worker("lab", name="w1", broker=endpoint, server_key="", state_dir=rundir / "w1")
-            worker.task(name="add")(lambda a, b: a + b)
-            working = asyncio.get_running_loop().create_task(worker.run(), name="worker")
-            while not workers_of(nfp):
-                await asyncio.sleep(0.01)
-            threading.setprofile(look)
-            sys.setprofile(look)
-            try:
-                results = await asyncio.to_thread(script, endpoint)
-            finally:
-                sys.setprofile(None)
-                threading.setprofile(None)
-            worker.stop()
-            await working
-            return results
+        async with at_work(rundir) as endpoint:
+            with profiled(look):
+                return await asyncio.to_thread(script, endpoint)
 
     results = asyncio.run(story())
     assert results["w1"]["result"] == 3
     at = iter(called)  # other packets come in between
     assert [step for step in steps() if step in wanted and step not in at] == []
+
+
+@pytest.mark.smoke
+def test_a_warm_job_touches_no_more_functions_than_it_has_to(rundir, monkeypatch):
+    """In client, broker and worker together: the bar of simplicity of the wing."""
+    monkeypatch.setenv("HEADGATE_NFP_DIR", str(rundir / "peers"))
+    touched = set()
+
+    def look(frame, event, _argument):
+        if event == "call" and frame.f_code.co_filename.startswith(HOME):
+            touched.add(frame.f_code)
+
+    async def story():
+        rounds = []
+        async with at_work(rundir) as endpoint, NfpClient(broker=endpoint, server_key="") as client:
+            for number in range(WARM + ROUNDS):
+                await asyncio.sleep(REST_S)
+                touched.clear()
+                with profiled(look if number >= WARM else None):
+                    await client.run("lab", "add", args=[1, number], target="any")
+                    await asyncio.sleep(REST_S)  # the worker is told that its result is safe
+                rounds.append(set(touched))
+        return rounds[WARM:]
+
+    least = min(asyncio.run(story()), key=len)
+    names = sorted(f"{code.co_filename.removeprefix(HOME)} {code.co_qualname}" for code in least)
+    files = {name.partition(" ")[0] for name in names}
+    said = "\n".join([f"{len(names)} functions in {len(files)} files:", *names])
+    assert len(names) <= FUNCTIONS, said
+    assert len(files) <= FILES, said

@@ -41,16 +41,16 @@ def test_a_single_one_and_no_patience_setting_never_go_on():
 def test_waits_grow_slowly_at_first_and_start_anew():
     them = Brokers(["a"], 0, 0.0)
     them.note_failure(1.0)
-    assert them.pause_s() == FIRST_S
+    assert them.pause_s == FIRST_S
     for _ in range(9):
         them.note_failure(1.0)
-    assert them.pause_s() == SOON_S
+    assert them.pause_s == SOON_S
     for _ in range(9):
         them.note_failure(LONG_S)
-    assert them.pause_s() == LATE_S
+    assert them.pause_s == LATE_S
     them.note_reached(LONG_S)
     them.note_left(LONG_S, 2 * LATE_S)
-    assert them.pause_s() == FIRST_S
+    assert them.pause_s == FIRST_S
 
 
 def test_conversations_that_end_at_once_are_made_less_and_less_often():
@@ -58,10 +58,10 @@ def test_conversations_that_end_at_once_are_made_less_and_less_often():
     for _ in range(9):
         them.note_reached(1.0)
         them.note_left(1.0, 0.1)
-    assert them.pause_s() == LATE_S
+    assert them.pause_s == LATE_S
     them.note_reached(1.0)
     them.note_left(9.0, 8.0)
-    assert them.pause_s() == FIRST_S
+    assert them.pause_s == FIRST_S
 
 
 def test_too_many_brokers():
@@ -73,4 +73,4 @@ def test_one_that_refuses_is_tried_less_often_than_one_that_is_away():
     them = Brokers(["a"], 0, 0.0)
     for _ in range(9):
         them.note_failure(1.0, refused=True)
-    assert them.pause_s() == LATE_S
+    assert them.pause_s == LATE_S
