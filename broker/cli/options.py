@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -41,8 +40,6 @@ Every = Annotated[
 ]
 
 _HELP = ("--help", "-h")
-_SPAN: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|min|h|d)")
-_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 ANSWER_S = 30.0
 """Default of ``--timeout`` where an answer is expected at once."""
 
@@ -50,16 +47,6 @@ ANSWER_S = 30.0
 def nodeid(rank: int | None) -> int:
     """What ``--rank`` means in a request."""
     return NODEID_ANY if rank is None else rank
-
-
-def seconds_of(word: str) -> float | None:
-    """The seconds of ``30s``, ``10m`` (or ``10min``), ``2h``, ``1d``; None of anything else.
-
-    >>> seconds_of("1.5m"), seconds_of("7")
-    (90.0, None)
-    """
-    found = _SPAN.fullmatch(word.strip())
-    return None if found is None else float(found[1]) * _SECONDS[found[2]]
 
 
 def run(verb: str, command: Callable[..., Any], examples: Sequence[str], argv: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Event, Handle
 from broker.client.subscriptions import Since
+from broker.times import seconds_of
 
 EXAMPLES = (
     "headgate sub                        every event, until Ctrl-C",
@@ -58,7 +59,7 @@ def since_of(word: str | None) -> Since | None:
     """
     if word is None:
         return None
-    ago_s = options.seconds_of(word)
+    ago_s = seconds_of(word)
     if ago_s is not None:
         return timedelta(seconds=ago_s)
     epoch, _, number = word.strip().rpartition(":")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from itertools import groupby
@@ -20,8 +19,6 @@ from broker.transport.dialing import PROBING
 STDERR_SEVERITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """``broker.log_level`` as the RFC 5424 severity that ``log-stderr-level`` shows."""
 
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Attributes = dict[str, tuple[str | Callable[[], str], int]]
 
@@ -130,16 +127,6 @@ def mapping(names: list[str]) -> str:
         else:
             blocks.append((node, 1, ranks))
     return f"(vector,{','.join(f'({first},{nodes},{each})' for first, nodes, each in blocks)})"
-
-
-def seconds(text: str) -> float | None:
-    """A duration as flux writes it, ``30s`` or ``1.5m``, in seconds; None where it is none.
-
-    >>> seconds("100ms"), seconds("2m"), seconds("5"), seconds("soon")
-    (0.1, 120.0, 5.0, None)
-    """
-    found = _DURATION.fullmatch(text)
-    return float(found[1]) * _UNITS[found[2] or "s"] if found else None
 
 
 def _next(digits: str) -> str:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.endings import OK
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
-from broker.node.attributes import STDERR_SEVERITY, Attributes, configuration, seconds
+from broker.node.attributes import STDERR_SEVERITY, Attributes, configuration
 from broker.node.tracing import Tracing
 from broker.routing.port import CLIENT, Port
 from broker.services.context import Call, Context, Figures, JournalControl, OnEvent, OnResponse, Sender
 from broker.settings import Settings
 from broker.tasks import Tasks
+from broker.times import seconds_of
 from broker.wire.event_history import FrameHistory
 from broker.wire.message import NORESPONSE, Message, response
 from broker.wire.parts import part_data
@@ -202,7 +203,8 @@ class NodeContext(Context):
 
     def apply_attribute(self, name: str, value: str) -> int:
         if name in ("tbon.torpid_min", "tbon.torpid_max"):
-            return self._set_torpid(name, seconds(value))
+            # as flux writes it: 30s, or seconds alone
+            return self._set_torpid(name, seconds_of(value if value[-1:].isalpha() else f"{value}s"))
         if name in ("log-stderr-level", "log-level"):
             levels = [level for level, number in STDERR_SEVERITY.items() if str(number) == value]
             if not levels:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +14,7 @@ from broker.cli import options
 from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.screen import Screen
 from broker.errors import ConfigError
+from broker.times import seconds_of
 from gateway.cli.whereabouts import Config, Statedir, settings_of
 from gateway.identity.store import FILE, FOREVER, Store
 from gateway.identity.tokens import Token, TokenFile, credential_of, token_path
@@ -28,8 +28,6 @@ EXAMPLES = (
     "headgate token revoked --config gateway.toml",
     "headgate token restore 3f9a0c1b22d4 --config gateway.toml",
 )
-UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SPAN: Final = re.compile(r"(\d{1,9})(s|min|h|d|w)")
 
 app = options.application("token")
 
@@ -171,12 +169,10 @@ def span(text: str) -> float:
     >>> span("2h"), span("1w")
     (7200.0, 604800.0)
     """
-    found = _SPAN.fullmatch(text)
-    if found is None or not int(found[1]):
-        raise UsageError(
-            f"--expires: saw {text!r}, expected a number and one of {', '.join(UNITS)}, like 30d"
-        )
-    return float(int(found[1]) * UNITS[found[2]])
+    seconds = seconds_of(text)
+    if not seconds:
+        raise UsageError(f"--expires: saw {text!r}, expected a number and one of s, min, h, d, w, like 30d")
+    return seconds
 
 
 def shown(entry: Token) -> dict[str, Any]:

@@ -26,7 +26,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from glob import glob, has_magic
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -40,6 +39,7 @@ from pyspark.sql.streaming.datasource import (
 
 from broker.errors import ConfigError
 from broker.journal.stores import is_url
+from broker.times import ns_of
 from gateway import delta
 from gateway.pipeline import schema, spans
 from gateway.pipeline.errors import PipelineError
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 _TASKS_A_CORE: Final = 4
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmg]?)b?", re.IGNORECASE)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def size_of(text: str) -> int:
@@ -72,11 +71,7 @@ def moment_ns(text: str) -> int:
     >>> moment_ns("1970-01-01T00:00:01")
     1000000000
     """
-    if re.fullmatch(r"-?\d{9,20}", text):
-        return int(text)
-    moment = datetime.fromisoformat(text)
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+    return int(text) if re.fullmatch(r"-?\d{9,20}", text) else ns_of(text)
 
 
 def _offset(text: str) -> Offset:

@@ -23,13 +23,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from broker.errors import ConfigError
 from broker.journal.stores import is_url, joined
 from broker.secret import masked
+from broker.times import EPOCH
 from gateway import delta
 from gateway.delta import File
 from gateway.pipeline import lake, schema
@@ -53,7 +54,6 @@ TRIES: Final = 5
 """How often a job begins again where others commit at the same time."""
 NAMED_LOSSES: Final = 100
 """Losses named in one row of ``_runs``; all are counted."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Run:
     def row(self) -> dict[str, Any]:
         """As the table has it."""
         started, finished = (
-            _EPOCH + timedelta(microseconds=ns // 1000) for ns in (self.started_ns, self.finished_ns)
+            EPOCH + timedelta(microseconds=ns // 1000) for ns in (self.started_ns, self.finished_ns)
         )
         offsets: dict[str, Any] = {"writers": self.offsets}
         if self.losses:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from broker.cli.exits import UsageError
-from broker.cli.options import seconds_of
 from broker.errors import ConfigError
 from broker.home import check, state_folder
 from broker.journal.reading.segments import is_folder, listing
 from broker.secret import masked
+from broker.times import EPOCH, ns_of, seconds_of
 
 if TYPE_CHECKING:  # verbs of NFP read times with this, and no records
     from broker.journal.reading.records import Record
@@ -41,7 +41,6 @@ Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="From 2026-01-31T12:00 (UTC), or 10m ago.")
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def directory(given: str | None) -> str:
@@ -79,13 +78,11 @@ def moment_ns(word: str | None, option: str) -> int | None:
     if ago_s is not None:
         return time.time_ns() - int(ago_s * 1e9)
     try:
-        moment = datetime.fromisoformat(word.strip())
+        return ns_of(word)
     except ValueError:
         raise UsageError(
             f"{option} {word[:64]!r}: expected a time such as 2026-01-31T12:00 or how long ago: 30s, 10m, 2h, 1d"
         ) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def clock(ts_ns: int, *, with_date: bool = True) -> str:
@@ -95,7 +92,7 @@ def clock(ts_ns: int, *, with_date: bool = True) -> str:
     '2026-01-01 00:00:00.000001'
     """
     try:
-        moment = _EPOCH + timedelta(microseconds=ts_ns // 1000)
+        moment = EPOCH + timedelta(microseconds=ts_ns // 1000)
     except OverflowError:
         return f"{ts_ns} ns"
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f" if with_date else "%H:%M:%S.%f")

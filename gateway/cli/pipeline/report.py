@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from importlib import import_module
 from typing import Final
 
 from broker.cli.parsing import Parser
+from broker.times import ns_of
 
 _EPILOG: Final = """\
 Examples:
@@ -73,5 +73,4 @@ def when(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        stamp = dt.datetime.fromisoformat(text)
-    return (stamp if stamp.tzinfo else stamp.replace(tzinfo=dt.UTC)).timestamp()
+        return ns_of(text) / 1e9

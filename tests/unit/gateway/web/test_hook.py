@@ -60,7 +60,7 @@ async def test_a_hook_that_fails_is_503_and_counted(asked):
     assert (answer.status, said["name"]) == (503, "EHOSTUNREACH")
     assert said["text"] == "the authorisation hook does not answer: retry in 1 s"
     text = await (await site.get("/metrics")).text()
-    assert 'headgate_gateway_authorization_hook_total{outcome="failed"} 1.0' in text
+    assert 'headgate_gateway_authorization_hook_total{outcome="failed"} 1\n' in text
 
 
 async def test_the_owner_can_end_things_whatever_the_hook_says(asked):
