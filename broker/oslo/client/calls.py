@@ -53,8 +53,8 @@ class CallSender(Sender[PendingCall]):
     """
 
     def __init__(self, context: ClientContext, chooser: Chooser) -> None:
+        super().__init__(context, Pipeline.CALL, self, self.on_link_change)
         self.calls = PendingCalls()
-        super().__init__(context, Pipeline.CALL, self.calls, self.on_link_change)
         self._chooser = chooser
         self._retries = RetryQueue(context.reactor, context.routes, self.place)
         self._alarm: Timer | None = None
@@ -178,12 +178,16 @@ class CallSender(Sender[PendingCall]):
         return None if head is None else (head, parcel.body)
 
     def note_sent(self, parcel: PendingCall) -> None:
-        """See ``Sender``."""
+        """See ``Resend``."""
         parcel.sent = True
         if parcel.repeated and parcel.monitor_s is not None:
             parcel.beaten(self._reactor.now())
             self.calls.add(parcel)
             self._arm(parcel.end_s)
+
+    def take(self, link: object) -> list[PendingCall]:
+        """See ``Resend``: all that are not answered; their servers are asked whether they have them."""
+        return [call for call in self.calls.values() if call.link is link and call.sent]
 
     def has_others(self, parcel: PendingCall) -> bool:
         """See ``Sender``."""

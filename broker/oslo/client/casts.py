@@ -52,8 +52,7 @@ class CastSender(Sender[Cast]):
         confirm: Callable[[Cast], None],
         changed: Callable[[], None],
     ) -> None:
-        self._buffer: ResendBuffer[Cast] = ResendBuffer()
-        super().__init__(context, Pipeline.CAST, self._buffer, changed)
+        super().__init__(context, Pipeline.CAST, ResendBuffer[Cast](context.reactor.now), changed)
         self._chooser = chooser
         self._confirm = confirm
 
@@ -99,10 +98,6 @@ class CastSender(Sender[Cast]):
             id=parcel.id,
         )
         return (head, parcel.body)
-
-    def note_sent(self, parcel: Cast) -> None:
-        """See ``Sender``."""
-        self._buffer.add(parcel, self._reactor.now())
 
     def has_others(self, parcel: Cast) -> bool:
         """See ``Sender``."""

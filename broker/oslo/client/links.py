@@ -153,10 +153,6 @@ class Sender(Generic[P]):
         """The frames of a parcel; None: it is not wanted any more."""
         raise NotImplementedError
 
-    def note_sent(self, parcel: P) -> None:
-        """Libzmq has it."""
-        raise NotImplementedError
-
     def on_message(self, link: NodeLink[P], frames: list[bytes], _origin: str) -> None:
         """A node's proxy sent something."""
         raise NotImplementedError
@@ -222,6 +218,7 @@ class NodeLink(Link, Generic[P]):
         self.filters: set[bytes] = set()
         self._links = links
         self._sender = sender
+        self._sent = sender.sent
         self._interrupted: Timer | None = None
         self._parcels: deque[P] = deque()
         self._parcel_bytes = 0
@@ -299,7 +296,7 @@ class NodeLink(Link, Generic[P]):
             return True
         if not self._write(frames):
             return False
-        self._sender.note_sent(parcel)
+        self._sent.note_sent(parcel)
         if self.down:
             self.down = False
             self._links.note_change(self)
@@ -524,7 +521,7 @@ class NodeLinks(Generic[P]):
 
     def take_lost(self, link: NodeLink[P]) -> list[P]:
         """The connection of ``link`` has ended: what is to be sent over it again, marked as repeated, oldest first."""
-        again = self.sender.sent.take(link, self.reactor.now())
+        again = self.sender.sent.take(link)
         for parcel in again:
             parcel.mark_repeated()
         self._counters.count("repeated", len(again))

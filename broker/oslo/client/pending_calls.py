@@ -179,10 +179,6 @@ class PendingCalls(dict[bytes, PendingCall]):
             if call.monitored_out:
                 call.forgive(absent, now)
 
-    def take(self, link: object, now_s: float) -> list[PendingCall]:
-        """See ``Resend``; all that are not answered: their servers are asked whether they have them. They stay here."""
-        return [call for call in self.values() if call.link is link and call.sent]
-
     def next_end_s(self) -> float | None:
         """When to ask ``pop_due`` next; None: nothing ends."""
         return self._ends[0][0] if self._ends else None

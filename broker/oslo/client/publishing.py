@@ -62,8 +62,13 @@ class Publisher(Sender[Copy]):
 
     def __init__(self, context: ClientContext, pipeline: Pipeline, what: str) -> None:
         self._what = what
-        self._buffer: ResendBuffer[Copy] = ResendBuffer()
-        super().__init__(context, pipeline, self._buffer, context.submit_queue.wake, chooses=False)
+        super().__init__(
+            context,
+            pipeline,
+            ResendBuffer[Copy](context.reactor.now),
+            context.submit_queue.wake,
+            chooses=False,
+        )
         self._early: deque[Publication] = deque()
         """Handed over before any directory has answered."""
         self._timer: Timer | None = None
@@ -164,10 +169,6 @@ class Publisher(Sender[Copy]):
     def pack(self, parcel: Copy) -> Frames:
         """See ``Sender``."""
         return parcel.frames
-
-    def note_sent(self, parcel: Copy) -> None:
-        """See ``Sender``."""
-        self._buffer.add(parcel, self._reactor.now())
 
     def on_message(self, link: NodeLink[Copy], frames: list[bytes], _origin: str) -> None:
         """A node has subscribed, or unsubscribed."""

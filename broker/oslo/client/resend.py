@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from broker.oslo.frames import HEAD_BYTES
@@ -127,27 +128,34 @@ P = TypeVar("P", bound=Parcel)
 class Resend(Protocol[P]):
     """What of one pipeline may be lost with a connection."""
 
-    def take(self, link: object, now_s: float) -> list[P]:
+    def note_sent(self, parcel: P) -> None:
+        """``parcel`` went over its link: libzmq has it."""
+
+    def take(self, link: object) -> list[P]:
         """Forget what went over ``link``; returns what of it is to be sent again, oldest first."""
 
 
 class ResendBuffer(Generic[P]):
     """The latest messages that libzmq took of a pipeline that has no answers, over all of its connections.
 
+    Args:
+        clock: seconds that never go back.
+
     Attributes:
         bytes: of all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.bytes = 0
+        self._now = clock
         self._sent: deque[tuple[float, P]] = deque()
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def add(self, parcel: P, now_s: float) -> None:
-        """``parcel`` went over its link; what is beyond the bounds is forgotten."""
-        sent = self._sent
+    def note_sent(self, parcel: P) -> None:
+        """See ``Resend``; what is beyond the bounds is forgotten."""
+        sent, now_s = self._sent, self._now()
         sent.append((now_s, parcel))
         self.bytes += parcel.size
         while len(sent) > 1 and (
@@ -155,9 +163,10 @@ class ResendBuffer(Generic[P]):
         ):
             self.bytes -= sent.popleft()[1].size
 
-    def take(self, link: object, now_s: float) -> list[P]:
+    def take(self, link: object) -> list[P]:
         """See ``Resend``; what is too old to be sent again is forgotten."""
-        taken = [parcel for sent_s, parcel in self._sent if parcel.link is link and sent_s >= now_s - SENT_S]
+        oldest_s = self._now() - SENT_S
+        taken = [parcel for sent_s, parcel in self._sent if parcel.link is link and sent_s >= oldest_s]
         self._sent = deque(entry for entry in self._sent if entry[1].link is not link)
         self.bytes = sum(parcel.size for _sent_s, parcel in self._sent)
         return taken

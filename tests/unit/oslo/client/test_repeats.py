@@ -107,35 +107,39 @@ def test_a_number_from_nowhere_costs_no_memory():
 
 def test_less_is_kept_than_a_listener_tells_apart():
     assert SENT_MSGS < WINDOW
-    sent, link = ResendBuffer(), object()
+    now = [0.0]
+    sent, link = ResendBuffer(lambda: now[0]), object()
     for _ in range(3 * SENT_MSGS):
-        sent.add(parcel(link), 0.0)
+        sent.note_sent(parcel(link))
     assert len(sent) == SENT_MSGS
 
 
 def test_what_is_kept_is_bounded_in_bytes_and_time():
-    sent, link = ResendBuffer(), object()
+    now = [0.0]
+    sent, link = ResendBuffer(lambda: now[0]), object()
     for _ in range(5):
-        sent.add(parcel(link, SENT_BYTES // 2), 0.0)
+        sent.note_sent(parcel(link, SENT_BYTES // 2))
     assert (len(sent), sent.bytes) == (2, 2 * (SENT_BYTES // 2))
-    sent.add(parcel(link, 2 * SENT_BYTES), 0.0)
+    sent.note_sent(parcel(link, 2 * SENT_BYTES))
     assert len(sent) == 1, "the last one, however large"
     late = parcel(link)
-    sent.add(late, SENT_S + 1)
-    assert sent.take(link, SENT_S + 1) == [late]
+    now[0] = SENT_S + 1
+    sent.note_sent(late)
+    assert sent.take(link) == [late]
     assert (len(sent), sent.bytes) == (0, 0)
-    sent.add(parcel(link), 0.0)
-    assert sent.take(link, SENT_S + 1) == [], "too old to be wanted"
+    sent.note_sent(parcel(link))
+    now[0] += SENT_S + 1
+    assert sent.take(link) == [], "too old to be wanted"
 
 
 def test_each_connection_has_its_own():
-    sent, one, two = ResendBuffer(), object(), object()
+    sent, one, two = ResendBuffer(lambda: 0.0), object(), object()
     messages = [parcel((one, two)[number % 2]) for number in range(6)]
     for message in messages:
-        sent.add(message, 0.0)
-    assert sent.take(one, 1.0) == messages[::2]
-    assert sent.take(one, 1.0) == []
-    assert sent.take(two, 1.0) == messages[1::2]
+        sent.note_sent(message)
+    assert sent.take(one) == messages[::2]
+    assert sent.take(one) == []
+    assert sent.take(two) == messages[1::2]
 
 
 def call(number, route=b"old", who=ALICE, body=b""):
