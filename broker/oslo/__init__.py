@@ -12,20 +12,19 @@ A message on its way, room by room::
     directory   who listens where: announced by pipelines, cached by everybody, shared by list or Redis
     service     the bridge to a Flux broker: requests by topic, notifications as events
 
-A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs where is in brackets::
+A call on its way, from ``RPCClient.call`` to the endpoint and back, in ten files; what runs where is in brackets::
 
     [the caller's thread]
     driver.driver.ZmqDriver.send                  target and options become an address, context and message a body
     client.session.ClientSession.call             hands a PendingCall over to the thread of the sockets, and waits
     [the thread of the sockets]
     client.calls.CallSender.start                 keeps it until it is answered or its time is over
-    client.routing.RoutingTable.for_calls         who listens there, as the directory said last
-    client.chooser.Chooser.choose                 whose turn it is
+    client.calls.CallSender.place                 who listens there (``routing``), whose turn it is (``chooser``)
     client.links.NodeLink.submit                  sends it to the node's proxy (DEALER), or lets it wait
     [the proxy of the server's node]
-    proxy.frontend.Frontend                       who sends, by the kernel's word or by the CURVE key (ROUTER)
-    proxy.call.CallProxy.on_client_message        may they, which server, has it credit; remembers whom to answer
-    proxy.registration.RegistrationSocket         to the process of that server (ROUTER)
+    proxy.call.CallProxy.on_client_message        who sends (``frontend``, ROUTER), may they, which server, has it
+                                                  credit; remembers whom to answer; to the process of that server
+                                                  (``registration``, ROUTER)
     [the server's thread of the sockets]
     client.proxy_links.ControlLink.on_proxy_message  what comes from the proxy (DEALER)
     client.delivery.Delivery.message              whose inbox; whether it has had the call before

@@ -13,8 +13,7 @@
     chooser         PURE  strict round robin over servers
     links           a pipeline's links, one to each node: the outbox, whether it moves, what goes elsewhere or again
     resend          PURE  what is sent again when a connection ends, and which of it a listener has had: none runs twice
-    publishing      fan-outs and notifications: publish once the node has subscribed
-    publishing_link a publishing link to one node, and what waits for its subscription
+    publishing      fan-outs and notifications: published to a node once it has subscribed, until then they wait
     registrations   local servers: what they listen to, how that is confirmed and ended
     proxy_links     the links to the own proxy: listeners opened, closed, opened again when it restarts; fan-outs
     delivery        what comes for them, and where it finds no room; answers that are kept for who asks again

@@ -28,6 +28,5 @@ announced everything; a reader that was too slow is sent a new snapshot; a reade
     server       DirectoryServer: the directory of a node, its links to others, changes gathered for them
     link         DirectoryLink: announcing, leases, feeding a replica, silence; Reader: an application's links
     announcer    Announcer: a pipeline tells what it offers
-    redis_share  states shared by Redis
-    redis_host   one Redis host: what is stored there, and its thread
+    redis_share  states shared by Redis: what is stored there, a thread for each host
 """

@@ -79,7 +79,7 @@ class LocalAdmission:
 
 
 class Admission:
-    """Judges the connections to a directory's port (``broker.oslo.reactor.zap.ZapPolicy``), and is its rule.
+    """Judges the connections to a directory's port (``broker.oslo.reactor.binding.ZapPolicy``), and is its rule.
 
     Args:
         config: keys and what others may do.

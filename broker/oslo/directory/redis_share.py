@@ -1,30 +1,461 @@
 """States shared by Redis: written to all hosts, read from all that can be reached.
 
 The directory of a node speaks Redis, and an application where no proxy runs on its node, which only reads: from threads
-of its own (``redis_host``); whatever these read is handed to the reactor. Each host is a source of its own in the
-replica, so what differs between them is settled there: the newest is in force. There is what is stored, too.
+of its own (``RedisHost``); whatever these read is handed to the reactor. Each host is a source of its own in the
+replica, so what differs between them is settled there: the newest is in force.
+
+A state is written as a whole, with the lease that its keys have to live. The channel says only which place has changed:
+who hears that reads its key. Twice in a lease all leases are looked at, so that what was not heard is found, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from broker import secret
+from broker.backoff import Backoff
 from broker.errors import ConfigError
 from broker.extras import install
-from broker.oslo.directory.redis_host import Opener, RedisHost
+from broker.oslo.directory import wire
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
+from broker.oslo.directory.wire import (
+    RESTART_S,
+    DirectoryKind,
+    DirectoryMessage,
+    Gone,
+    GoneReason,
+    States,
+    Welcome,
+)
+from broker.oslo.frames import Malformed
 from broker.oslo.node import NodeConfig
+from broker.oslo.reactor import natives
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.records import Place, State
+from broker.oslo.records import STATES_MAX, Age, Place, State, to_json
 from broker.secret import SecretUrl
 
 SOCKET_S: Final = 2.0
 """Longest wait for one answer of a host; only its own thread waits."""
+
+
+CHANNEL_S: Final = 2.0
+"""Longest wait for the channel to be there."""
+RETRY_FIRST_S: Final = 0.1
+RETRY_LAST_S: Final = 2.0
+"""After an attempt to connect that failed; doubled each time, and never more than half a lease: whoever is back first
+keeps for a lease what it does not find there, and by then all others have written theirs again."""
+LEASES_AT_ONCE: Final = 512
+STATES_AT_ONCE: Final = 32
+MISSING_SCANS: Final = 2
+"""A state is gone when it was missing so often in a row: after FLUSHALL its owner needs a beat to write it again."""
+NEVER: Final = (0, 0)
+"""The age of what has to be written again."""
+ROUND_S: Final = 0.1
+"""A round waits for the channel so long, at most. After one that wrote or read there is none for as long: what changes
+meanwhile is written once, and read once."""
+HEARD_MAX: Final = 1_024
+"""Messages of the channel in one round."""
+
+Opener = Callable[[], Any]
+"""Makes a client of redis-py."""
+
+
+PREFIX: Final = b"headgate:oslo:"
+PLACES: Final = PREFIX + b"places"
+CHANNEL: Final = PREFIX + b"changed"
+PLACE_BYTES_MAX: Final = 1_024
+AGE_BYTES_MAX: Final = 64
+
+
+def state_key(place: Place) -> bytes:
+    """Where the state of ``place`` is."""
+    return PREFIX + b"state:" + to_json(place)
+
+
+def lease_key(place: Place) -> bytes:
+    """Where the age of that state is."""
+    return PREFIX + b"lease:" + to_json(place)
+
+
+def read_place(data: bytes) -> Place | None:
+    """A member of ``PLACES``, or a message of ``CHANNEL``; None when it is none."""
+    if len(data) > PLACE_BYTES_MAX:
+        return None
+    try:
+        return msgspec.json.decode(data, type=tuple[str, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def read_age(data: bytes | None) -> Age | None:
+    """A value at ``lease_key``; None when it is none."""
+    words = (data or b"").split() if len(data or b"") <= AGE_BYTES_MAX else ()
+    if len(words) != 2 or not (words[0].isdigit() and words[1].isdigit()):
+        return None
+    return (int(words[0]), int(words[1]))
+
+
+def read_state(place: Place, data: bytes) -> State:
+    """A value at ``state_key``.
+
+    Raises:
+        Malformed: it is none, or that of another place.
+    """
+    try:
+        state = msgspec.json.decode(data, type=State)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Malformed(f"saw a state that is not its JSON: {str(error)[:120]}") from None
+    wire.check_state(state)
+    if state.place != place:
+        raise Malformed(f"saw the state of {state.node[:64]}, expected that of {place[0][:64]}")
+    return state
+
+
+class RedisHost:
+    """One host, and the thread that writes, renews and reads there. Its methods may be called by any thread and do not
+    wait, except ``join``.
+
+    Args:
+        name: of the source.
+        label: for logs: host and port.
+        open_: makes a client.
+        config: of the node: its name, whose places are not read, how long a lease lasts and how often it is renewed.
+        say: takes what was read, in this host's threads: a message, or None and why the host is lost.
+        warn: takes a line for the log, likewise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        open_: Opener,
+        config: NodeConfig,
+        say: Callable[[RedisHost, DirectoryMessage | None, str], None],
+        warn: Callable[[RedisHost, str], None],
+    ) -> None:
+        self.name = name
+        self.label = label
+        self.alive = False
+        self.counts = dict.fromkeys(
+            ("connects", "losses", "writes", "renewals", "scans", "read", "heard", "malformed"), 0
+        )
+        self._open = open_
+        self._node = config.node
+        self._lease_ms = max(int(config.lease_s * 1000), 1)
+        self._lease_s = config.lease_s
+        self._beat_s = config.beat_s
+        self._say = say
+        self._warn = warn
+        self._odd: set[Place] = set()
+        self._lock = natives.allocate_lock()
+        self._stopping = natives.new_event()
+        self._wanted: dict[Place, State] = {}
+        self._away: set[Place] = set()
+        self._changed: set[Place] = set()
+        self._untaken = 0
+        self._incarnation = 0
+        self._known: dict[Place, Age] = {}
+        self._missing: Counter[Place] = Counter()
+        self._written: dict[Place, Age] = {}
+        self._since = inf  # when this session began
+        self._thread: Any = None
+
+    # ------------------------------------------------------------ any thread
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = natives.start_thread(self._run, f"headgate-{self.name}")
+
+    def put(self, state: State) -> None:
+        """Write ``state`` soon, and renew its lease until ``remove``."""
+        with self._lock:
+            self._wanted[state.place] = state
+            self._away.discard(state.place)
+
+    def away(self, place: Place) -> None:
+        """Keep the state there for ``RESTART_S``, whether we are here to renew it or not."""
+        with self._lock:
+            if place in self._wanted:
+                self._away.add(place)
+
+    def remove(self, place: Place) -> None:
+        """Take the state there back, when it was ours."""
+        with self._lock:
+            self._away.discard(place)
+            self._wanted.pop(place, None)
+
+    def taken(self) -> None:
+        """The reactor took one message."""
+        with self._lock:
+            self._untaken -= 1
+
+    def stop(self) -> None:
+        """End the thread soon."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def status(self) -> dict[str, Any]:
+        """For status."""
+        return {"host": self.label, "alive": self.alive, "states": len(self._known), **self.counts}
+
+    def _tell(self, kind: DirectoryKind, body: wire.Body) -> None:
+        self._hand_over(DirectoryMessage(kind, body), "")
+
+    def _hand_over(self, message: DirectoryMessage | None, error: str) -> None:
+        with self._lock:
+            self._untaken += 1
+        self._say(self, message, error)
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        backoff = Backoff(RETRY_FIRST_S, min(RETRY_LAST_S, self._lease_s / 2))
+        while not self._stopping.is_set():
+            self._since = inf
+            error = self._session()
+            if self._stopping.is_set():
+                return
+            if self.alive or not self.counts["losses"]:
+                self.alive = False
+                self.counts["losses"] += 1
+                self._hand_over(None, error)
+            self._stopping.wait(backoff.after(max(0.0, time.monotonic() - self._since)))
+
+    def _session(self) -> str:
+        """From a connection to its loss; returns why it was lost."""
+        client = channel = None
+        try:
+            client = self._open()
+            self._incarnation = _incarnation(client)
+            channel = client.pubsub(ignore_subscribe_messages=False)
+            channel.subscribe(CHANNEL)
+            channel.get_message(timeout=CHANNEL_S)  # from here on nothing that is published is missed
+            self._written = dict.fromkeys(self._written, NEVER)  # it may have forgotten everything
+            self.alive, self._since = True, time.monotonic()
+            self.counts["connects"] += 1
+            self._write(client)
+            self._begin(client)
+            self._stay(client, channel)
+        except Exception as error:  # whatever it is: the thread has to try again
+            if "WRONGTYPE" in str(error):
+                with contextlib.suppress(Exception):
+                    self._delete_odd(client)
+            return f"{type(error).__name__}: {str(error)[:160]}"
+        finally:
+            for each in (channel, client):
+                if each is not None:
+                    with contextlib.suppress(Exception):
+                        each.close()
+        return "ended"
+
+    def _stay(self, client: Any, channel: Any) -> None:
+        beat_at = rest_until = time.monotonic()
+        scan_at = beat_at + self._lease_s / 2
+        while True:
+            self._hear(channel)
+            now = time.monotonic()
+            if now < rest_until and not self._stopping.is_set():
+                continue
+            if now >= beat_at:
+                beat_at = now + self._beat_s
+                self._renew(client)
+            busy = self._write(client)
+            if self._stopping.is_set():
+                return
+            if not self._untaken:  # else the reactor is busy with what was read before
+                if now >= scan_at:
+                    scan_at = now + self._lease_s / 2
+                    self._scan(client)
+                changed, self._changed = self._changed, set()
+                self._read(client, changed)
+                busy |= bool(changed)
+            if busy:
+                rest_until = now + ROUND_S
+
+    def _hear(self, channel: Any) -> None:
+        """Wait for the channel, and note which places it says."""
+        wait_s = ROUND_S
+        for _ in range(HEARD_MAX):
+            said = channel.get_message(timeout=wait_s)
+            if said is None:
+                return
+            wait_s = 0.0
+            if said["type"] != "message":
+                continue
+            self.counts["heard"] += 1
+            place = read_place(said["data"])
+            if place is None:
+                self.counts["malformed"] += 1
+            elif place[0] != self._node and len(self._changed) < STATES_MAX:
+                self._changed.add(place)
+
+    # ------------------------------------------------------------ writing
+
+    def _delete_odd(self, client: Any) -> None:
+        """Delete ``PLACES`` when it is no set: no session could go on. Everybody adds theirs again at a beat."""
+        with client.pipeline(transaction=True) as batch:
+            batch.watch(PLACES)  # another node may put it right meanwhile
+            found = batch.type(PLACES).decode()
+            if found not in ("none", "set"):
+                batch.multi()
+                batch.delete(PLACES)
+                batch.execute()
+                self._warn(self, f"{PLACES.decode()} was deleted: saw a {found}, expected a set")
+
+    def _write(self, client: Any) -> bool:
+        """Take back what has ended, write what has changed; whether there was any."""
+        with self._lock:
+            wanted, waiting = dict(self._wanted), set(self._away)
+        ended, away = self._written.keys() - wanted.keys(), self._written.keys() & waiting
+        changed = [
+            state
+            for place, state in wanted.items()
+            if self._written.get(place) != state.age and place not in waiting
+        ]
+        for place in ended:
+            self._take_back(client, place)
+        for state in changed:
+            self._put(client, state)
+        for place in away:
+            self._keep(client, place)
+        return bool(ended or changed or away)
+
+    def _put(self, client: Any, state: State) -> None:
+        place = state.place
+        with client.pipeline(transaction=True) as batch:
+            batch.set(state_key(place), to_json(state), px=self._lease_ms)
+            batch.set(lease_key(place), b"%d %d" % state.age, px=self._lease_ms)
+            batch.sadd(PLACES, to_json(place))
+            batch.publish(CHANNEL, to_json(place))
+            batch.execute()
+        self._written[place] = state.age
+        self.counts["writes"] += 1
+
+    def _keep(self, client: Any, place: Place) -> None:
+        """Its next process will renew it; until then nobody does."""
+        with client.pipeline(transaction=False) as batch:
+            for key in (state_key(place), lease_key(place)):
+                batch.pexpire(key, max(int(RESTART_S * 1000), self._lease_ms))
+            batch.execute()
+        del self._written[place]
+
+    def _take_back(self, client: Any, place: Place) -> None:
+        with client.pipeline(transaction=True) as batch:
+            batch.delete(state_key(place), lease_key(place))
+            batch.srem(PLACES, to_json(place))
+            batch.publish(CHANNEL, to_json(place))
+            batch.execute()
+        del self._written[place]
+
+    def _renew(self, client: Any) -> None:
+        places = tuple(self._written)
+        if not places:
+            return
+        with client.pipeline(transaction=False) as batch:
+            for place in places:
+                batch.pexpire(state_key(place), self._lease_ms)
+                batch.pexpire(lease_key(place), self._lease_ms)
+            batch.sadd(PLACES, *map(to_json, places))
+            kept = batch.execute()
+        self.counts["renewals"] += 1
+        for at, place in enumerate(places):
+            if not (kept[2 * at] and kept[2 * at + 1]):
+                self._written[place] = NEVER
+
+    # ------------------------------------------------------------ reading
+
+    def _begin(self, client: Any) -> None:
+        """Tell all of it, from the beginning."""
+        self._known.clear()
+        self._missing.clear()
+        self._tell(DirectoryKind.WELCOME, Welcome(self.label[:64], self._incarnation, self._lease_s))
+        self._read(client, self._ages(client))
+        self._tell(DirectoryKind.STATES, States((), complete=True))
+
+    def _scan(self, client: Any) -> None:
+        """Tell what was not heard: newer states, and those whose lease has ended."""
+        self.counts["scans"] += 1
+        ages = self._ages(client)
+        self._read(client, [place for place, age in ages.items() if self._known.get(place) != age])
+        gone = self._missed(ages)
+        if gone:
+            client.srem(PLACES, *(to_json(each.place) for each in gone))
+            self._tell(DirectoryKind.GONE, gone)
+
+    def _missed(self, ages: dict[Place, Age]) -> tuple[Gone, ...]:
+        """What is known and was missing ``MISSING_SCANS`` times."""
+        missing = Counter({place: self._missing[place] + 1 for place in self._known.keys() - ages.keys()})
+        gone = [place for place, times in missing.items() if times >= MISSING_SCANS]
+        self._missing = missing
+        return tuple(Gone(*place, self._known.pop(place)[0], GoneReason.LEASE) for place in gone)
+
+    def _ages(self, client: Any) -> dict[Place, Age]:
+        """What is there, without what it says."""
+        places = [
+            place for place in map(read_place, client.smembers(PLACES)) if place and place[0] != self._node
+        ]
+        ages: dict[Place, Age] = {}
+        for part in _parts(places[:STATES_MAX], LEASES_AT_ONCE):
+            for place, lease in zip(part, client.mget([lease_key(each) for each in part]), strict=True):
+                age = read_age(lease)
+                if age is not None:
+                    ages[place] = age
+        return ages
+
+    def _read(self, client: Any, places: Iterable[Place]) -> None:
+        """Tell what is at ``places`` now."""
+        for part in _parts(sorted(places), STATES_AT_ONCE):
+            found = dict(zip(part, client.mget([state_key(each) for each in part]), strict=True))
+            read = [self._state(place, data) for place, data in found.items() if data is not None]
+            states = tuple(state for state in read if state is not None)
+            gone = [place for place, data in found.items() if data is None and place in self._known]
+            self.counts["read"] += len(states)
+            if states:
+                self._known.update({state.place: state.age for state in states})
+                self._tell(DirectoryKind.STATES, States(states))
+            if gone:
+                self._tell(
+                    DirectoryKind.GONE,
+                    tuple(Gone(*place, self._known.pop(place)[0], GoneReason.LEFT) for place in gone),
+                )
+
+    def _state(self, place: Place, data: bytes) -> State | None:
+        try:
+            state = read_state(place, data)
+        except Malformed as error:
+            self.counts["malformed"] += 1
+            if place not in self._odd and len(self._odd) < STATES_MAX:  # each scan reads it again
+                self._odd.add(place)
+                self._warn(self, f"a state was left out: {place[0][:64]!r}, {place[1][:64]!r}: {error}")
+            return None
+        self._odd.discard(place)
+        return state
+
+
+def _incarnation(client: Any) -> int:
+    """Of the server's process: what its restart changes."""
+    try:
+        return int(str(client.info("server")["run_id"])[:15], 16)
+    except (KeyError, ValueError):
+        return 0
+
+
+def _parts(items: Sequence[Place], most: int) -> Iterable[Sequence[Place]]:
+    return (items[at : at + most] for at in range(0, len(items), most))
 
 
 class RedisShare:

@@ -26,7 +26,7 @@ _NO_ROLE: Final = Credentials(rolemask=int(Role.NONE))
 
 
 class AccessControl:
-    """The rules of one node. Also the ZAP judge of its TCP sockets (``broker.oslo.reactor.zap.ZapPolicy``).
+    """The rules of one node. Also the ZAP judge of its TCP sockets (``broker.oslo.reactor.binding.ZapPolicy``).
 
     Args:
         config: keys, rules.

@@ -65,7 +65,7 @@ class Subscriber(NamedTuple):
 
 
 class SubscriberAccess:
-    """Judges who connects, see ``broker.oslo.reactor.zap.ZapPolicy``: everybody the access control knows.
+    """Judges who connects, see ``broker.oslo.reactor.binding.ZapPolicy``: everybody the access control knows.
 
     Attributes:
         denied: connections refused.

@@ -13,8 +13,17 @@ import zmq
 
 from broker.oslo.reactor import bundle
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.outbox import Frames, Outbox, Tally
-from broker.oslo.reactor.socket import OUTBOX_BYTES, OUTBOX_MSGS, RETRY_S, Outcome, Receive, Socket
+from broker.oslo.reactor.socket import (
+    OUTBOX_BYTES,
+    OUTBOX_MSGS,
+    RETRY_S,
+    Frames,
+    Outbox,
+    Outcome,
+    Receive,
+    Socket,
+    Tally,
+)
 
 # read where it is used, not folded by the compiler: tests change it
 PEERS_TRIED: int = 32

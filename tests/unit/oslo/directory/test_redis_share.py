@@ -11,16 +11,17 @@ import pytest
 from broker.errors import ConfigError
 from broker.oslo.directory.announcer import Announcer
 from broker.oslo.directory.link import Reader
-from broker.oslo.directory.redis_host import (
+from broker.oslo.directory.redis_share import (
     CHANNEL,
     PLACES,
     RedisHost,
+    RedisShare,
     lease_key,
+    opener,
     read_age,
     read_place,
     state_key,
 )
-from broker.oslo.directory.redis_share import RedisShare, opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import NodeConfig

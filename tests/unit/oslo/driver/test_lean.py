@@ -75,7 +75,6 @@ ROOMS = ("broker.oslo.driver", "broker.oslo.client", "broker.oslo.reactor")
 NOT_FOR_CLIENTS = {
     "broker.oslo.reactor.binding",
     "broker.oslo.reactor.router",
-    "broker.oslo.reactor.zap",
 }
 
 

@@ -4,9 +4,8 @@ import pytest
 import zmq
 
 from broker.oslo.reactor import bundle, router
-from broker.oslo.reactor.outbox import MESSAGE_COST
 from broker.oslo.reactor.router import RouterSocket
-from broker.oslo.reactor.socket import Outcome
+from broker.oslo.reactor.socket import MESSAGE_COST, Outcome
 from tests.live.oslo_wire import hear
 from tests.unit.oslo.reactor.turns import PATIENCE_S, Broken, by_hand, disconnects, received
 

@@ -4,7 +4,7 @@ import asyncio
 
 import zmq
 
-from broker.oslo.reactor.zap import Zap, tag
+from broker.oslo.reactor.binding import Zap, tag
 from broker.transport import curve
 
 KNOWN = curve.generate().public_key
