@@ -179,11 +179,15 @@ class Tap:
                 self.recorder.hand([*items[began:end], time_mark], (end - began) >> 1)
                 began, size = end, 0
 
-    def flush(self) -> None:
-        """Hand over everything; have the recorder send what waits and hear what the writer says."""
+    def hand_over(self) -> None:
+        """Hand over everything."""
         self.end_batch()
         if self._blobs:
             self._hand()
+
+    def flush(self) -> None:
+        """Hand over everything; have the recorder send what waits and hear what the writer says."""
+        self.hand_over()
         self.recorder.poll()
 
     def _hand(self) -> None:

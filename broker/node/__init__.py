@@ -17,4 +17,5 @@
 ``reload``             the settings read again while it runs: keys, clients, access
 ``attributes``, ``curve_keys``, ``metrics``: what the broker shows of itself
 ``capture``            the journal: records of messages, links and refusals, to the process that writes them
+``event_numbers``      numbers of events that outlive rank 0, where there is a journal
 """

@@ -24,6 +24,7 @@ from broker.node.broker import Broker
 from broker.node.client_admission import ClientAdmission, Listeners, access_of
 from broker.node.context import Leave, NodeContext, ReadAgain
 from broker.node.curve_keys import CurveKeys
+from broker.node.event_numbers import EventNumbers
 from broker.node.lifecycle import Lifecycle, StateFollower
 from broker.node.link_options import (
     allowed,
@@ -135,6 +136,8 @@ class Node:
             self.owner,
             lambda: self.overlay.contact_uri,
         )
+        if self.rank == 0:
+            attributes["headgate.event-epoch"] = (lambda: self.overlay.epoch, 0)
         self.metrics = Metrics(
             self.broker.router,
             self.overlay,
@@ -160,6 +163,7 @@ class Node:
         self.broker.deliver = self.dispatcher.deliver
         self.context.on_event("heartbeat.pulse", lambda _pulse: self.overlay.pulse())
         self.listeners = Listeners()
+        self._numbers: EventNumbers | None = None
         self._pages: PageListener | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._renewing: asyncio.TimerHandle | None = None
@@ -178,6 +182,7 @@ class Node:
         )
         if self.capture is not None:
             self.capture.begin(asyncio.get_running_loop())
+            self._go_on_numbering(self.capture)
         self.dispatcher.start()  # before the doors open: the first client finds everything in its place
         await self._open(self.settings.broker.local_uri or "", self.options)
         for entry in self.settings.listen:
@@ -224,6 +229,37 @@ class Node:
         if self.capture is not None:
             await asyncio.sleep(0)  # what the ends of the links cause is recorded, too
             self.capture.end()
+        if self._numbers is not None:
+            self.broker.flusher.before = None
+            self._numbers.close(self.broker.router.events.sequence)
+
+    def _go_on_numbering(self, capture: Capture) -> None:
+        """Go on behind the events of the former rank 0, as far as they are recorded."""
+        events, kept, journal = self.broker.router.events, self.settings.events, self.settings.journal
+        history = events.history
+        if history is None:
+            return
+        run = capture.recorder.options.run
+        try:
+            numbers = EventNumbers(journal.directory, f"rank{self.rank}", run, history.epoch, kept.history_s)
+        except OSError as error:
+            log.warning("journal %s: event numbers begin anew: %s", journal.directory, error.strerror)
+            return
+        self._numbers = numbers
+        events.sequence = numbers.last
+        history.begin(numbers.epoch, numbers.last)
+        self.overlay.epoch = numbers.epoch
+
+        def record_first() -> None:
+            # who starts after us knows of no event but what is recorded by then: so that comes before all who get it
+            if events.sequence != numbers.last:
+                numbers.last = events.sequence
+                capture.tap.hand_over()
+                numbers.note(events.sequence)
+
+        self.broker.flusher.before = record_first
+        restored = numbers.restore(history, kept.history_bytes, kept.history_s)
+        self.context.restoring = self.context.spawn("events of the journal", restored)
 
     async def _finish(self) -> None:
         """Let calls that are open be answered, also by brokers that leave behind us, and the children go first."""
@@ -293,6 +329,8 @@ class Node:
         self._trim.look()
         if self.broker.router.events.history is not None:
             self.broker.router.events.history.mark(loop.time())
+        if self._numbers is not None:
+            self._numbers.live()
         if self.capture is not None:
             self.capture.sweep()
 

@@ -78,6 +78,7 @@ class NodeContext(Context):
         self._router = broker.router
         self._leave = leave
         self._reload = reload
+        self.restoring = None
         self._handlers: list[tuple[bytes, OnEvent]] = []
         self._tree_watchers: list[Callable[[], None]] = []
         self._tasks = Tasks()

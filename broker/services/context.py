@@ -205,6 +205,7 @@ class Context(ABC):
             it; 2 ``attr.set`` may change it.
         topology, tree, lifecycle, tracing, figures: rooms of the broker.
         journal: None where none is configured.
+        restoring: puts events of former processes into ``event_history``; None: nothing does.
     """
 
     rank: int
@@ -218,6 +219,7 @@ class Context(ABC):
     tracing: Tracing
     figures: Figures
     journal: JournalControl | None
+    restoring: asyncio.Task[None] | None
 
     @property
     @abstractmethod

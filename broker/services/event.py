@@ -37,6 +37,9 @@ PAGE_BYTES: Final = 256 << 10
 PAGE_MSGS: Final = 1024
 """The same in events: finding and joining them takes less than a millisecond."""
 
+RESTORED_S: Final = 8.0
+"""How long an answer of ``event.since`` waits for events that are read from the journal."""
+
 
 def attached(context: Context, request: Request) -> Sender:
     """The client that sent ``request``, attached to this broker.
@@ -119,7 +122,7 @@ class Event(Service):
         return {"seq": self.context.publish(event(topic, payload, flags=flags, **cred))}
 
     @method("since")
-    def since(self, request: Request) -> Mapping[str, object]:
+    async def since(self, request: Request) -> Mapping[str, object]:
         """``{"epoch", "sequence"}`` or ``{"age_s"}``: what rank 0 keeps of the events behind a position, or of the
         last seconds; private ones, too: whoever passes them on has to judge for each receiver.
 
@@ -129,6 +132,9 @@ class Event(Service):
         answer is had by asking again, behind the last one that came. ENOSYS: none are kept.
         """
         self._check_root()
+        restoring = self.context.restoring
+        if restoring is not None:  # whoever asks right after a start gets what is still being read, too
+            await asyncio.wait([restoring], timeout=RESTORED_S)
         history = self.context.event_history
         if history is None:
             raise RpcError(errno.ENOSYS, "rank 0 keeps no events: events.history_bytes is 0")

@@ -65,16 +65,18 @@ class Flusher:
     Inside a ``batch`` nothing is written until the batch ends; outside, one flush per loop tick is scheduled.
 
     Attributes:
+        before: called before anything is written, where somebody has to know it first.
         read_bytes: what one read of a stream may take while its owner has much to do; 0: what its buffer holds.
     """
 
-    __slots__ = ("_handle", "_loop", "batch", "read_bytes", "touched")
+    __slots__ = ("_handle", "_loop", "batch", "before", "read_bytes", "touched")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop
         self._handle: asyncio.Handle | None = None
         self.touched: list[Link] = []
         self.batch: bool = False
+        self.before: Callable[[], None] | None = None
         self.read_bytes: int = 0
 
     def touch(self, link: Link) -> None:
@@ -94,6 +96,8 @@ class Flusher:
             self._handle = None
         touched = self.touched
         if touched:
+            if self.before is not None:
+                self.before()
             self.touched = []
             for link in touched:
                 try:

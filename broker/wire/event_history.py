@@ -105,14 +105,19 @@ class History(Generic[Entry]):
         if self.bytes > self._max_bytes or len(self._held) > self.max_msgs:
             self._shrink()
 
-    def prepend(self, entries: list[Entry]) -> None:
-        """Keep events whose numbers end right before the oldest that is held, as many of the newest as have room."""
+    def prepend(self, last: int, entries: list[Entry]) -> bool:
+        """Keep events up to number ``last``, which has to be right before the oldest that is held; as many of the
+        newest as there is room for. Returns whether that was all of them.
+        """
+        if last != self.before:
+            return False
         for entry in reversed(entries):
             size = self.size_of(entry)
             if self.bytes + size > self._max_bytes or len(self._held) >= self.max_msgs:
-                return
+                return False
             self._held.appendleft(entry)
             self.bytes += size
+        return True
 
     @property
     def before(self) -> int:

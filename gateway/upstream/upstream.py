@@ -415,8 +415,14 @@ class Upstream:
         return True
 
     async def _root(self, trunk: Trunk) -> str:
-        """Rank 0's uuid: the epoch of its numbers."""
+        """The epoch of the numbers that rank 0 gives: its uuid, or what a rank 0 of ours says."""
         try:
+            if self.headgate:
+                try:
+                    return await trunk.attr("headgate.event-epoch", nodeid=0)
+                except RpcError as error:
+                    if error.errno != errno.ENOENT:  # an older one of ours, or a flux-core above
+                        raise
             return await trunk.attr("broker.uuid", nodeid=0)
         except RpcError as error:
             raise LinkBroken(f"{self.shown}: rank 0 of the instance cannot be reached: {error}") from error

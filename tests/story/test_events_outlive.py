@@ -180,6 +180,30 @@ def test_without_what_rank_0_keeps_the_loss_is_told(rundir):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_rank_0_with_a_journal_goes_on_with_its_numbers(rundir, how):
+    """Twice, and the second time all gateways with it: what they all have lost is in the journal."""
+
+    async def script(scene):
+        for alone in (True, False):
+            if how == signal.SIGKILL:
+                scene.broker.kill()
+            else:
+                await asyncio.to_thread(scene.broker.stop)
+            for index in () if alone else (0, 1):
+                scene.fleet.end(index, signal.SIGKILL)
+            scene.broker.start()
+            await asyncio.to_thread(scene.broker.wait_ready)
+            for index in () if alone else (0, 1):
+                await asyncio.to_thread(scene.fleet.start, index)
+            await scene.caught_up()
+        await scene.check()
+        assert [one.told for one in scene.dashboards] == [[]] * DASHBOARDS
+        assert len({one["epoch"] for each in scene.dashboards for one in each.resumes}) == 1
+
+    play(rundir, script, f'[journal]\nenabled = true\ndirectory = "{rundir}/journal"\n')
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_rank_0_without_a_journal_begins_anew_and_says_so(rundir, how):
     async def script(scene):
         if how == signal.SIGKILL:

@@ -11,6 +11,7 @@
 ``columns``   the fields of records as numpy columns, whole blocks at a time
 ``verify``    what is in each segment, by block headers alone; every damage, gap and oddity of a directory
 ``follow``    blocks as they come, over rotation and retention
+``last_events`` a process that gives a rank 0 the events of the one before it
 
 A reader never changes a file and takes no lock; what the writer has not finished yet is not there yet.
 """

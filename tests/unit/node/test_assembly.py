@@ -136,7 +136,7 @@ def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(r
             told.append((peer.uid, errnum, reason))
 
     async def script():
-        node = Node(node_of(rundir))
+        node = Node(node_of(rundir, "[events]\nhistory_bytes = 0\n"))
         node.capture = PaperCapture()
         await node.start()
         guest = node.owner + 7

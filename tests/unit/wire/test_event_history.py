@@ -206,6 +206,7 @@ def test_what_is_put_in_front_ends_where_the_history_begins():
     history = frames(0, size=4 * (len(one) + FRAME_BYTES))
     history.begin(EPOCH, 10)
     history.add(event(11))
-    history.prepend([event(number).framed() for number in range(1, 11)])
+    assert not history.prepend(9, [event(9).framed()])
+    assert not history.prepend(10, [event(number).framed() for number in range(1, 11)])
     assert (history.before, history.last, len(history)) == (7, 11, 4)
     assert history.since(7, 9) == [event(number).framed() for number in range(8, 12)]
