@@ -24,6 +24,7 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import BrokerOpen, read_worker
 from broker.nfp.peer.channel import Traffic
 from broker.nfp.worker import tasks
+from broker.nfp.worker.job_run import ENDED, HELD, RUNNING
 from broker.nfp.worker.jobs import Jobs
 from broker.nfp.worker.store import StoredRun
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer
@@ -247,8 +248,8 @@ class Process:
     def may_begin(self, uuid: str) -> bool:
         """Whether the job is on its way to its beginning here: the word that lets it is sent, or came."""
         job = self.jobs.table.get(uuid)
-        if job is not None and not job.begun and (job.confirmed or job.idempotent):
-            return uuid not in self.jobs._held or self._on_its_way(uuid)
+        if job is not None and job.state not in (RUNNING, ENDED) and (job.confirmed or job.idempotent):
+            return job.state != HELD or self._on_its_way(uuid)
         return self._on_its_way(uuid)
 
     def _on_its_way(self, uuid: str) -> bool:

@@ -55,7 +55,6 @@ from broker.nfp.dispatch.machine import (
     TAKES_SLOT,
     UNSENT,
     WAITING,
-    following,
 )
 from broker.nfp.dispatch.model import PART_BYTES, Attempt, Job, Part, Service, WorkerEntry
 from broker.nfp.dispatch.queues import FairQueue
@@ -66,6 +65,7 @@ from broker.nfp.frames import Body
 from broker.nfp.names import Command
 from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED, STATUS_WORDS, job_state
 from broker.nfp.records import Accepted, Dispatched, Finished, PartAdded, Returned
+from broker.nfp.states import following
 
 ATTEMPTS_MAX: Final = 16
 """Attempts at a part in all, also those of workers that gave it back or did not know it."""

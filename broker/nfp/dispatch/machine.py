@@ -1,7 +1,7 @@
 """Every state that a job, its parts, the attempts at them and workers may be in, and what leads from each to which.
 
-In h11's form: a table for each kind of thing, state -> event -> the next state, and one function that reads it. What is
-not in a table cannot happen: it raises, and nothing has changed. ``STATES.md`` draws the tables.
+A table for each kind of thing, as ``states`` reads them. ``STATES.md`` draws them, and beside them that of a job at its
+worker (``worker.job_run``).
 
 A *job* is open until all its parts are final, and closed then. What takes room of a closed one is stored, and is in
 memory only while it is read.
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import Final
 
-Table = dict[str, dict[str, str]]
+from broker.nfp.states import Table
 
 OPEN: Final = "open"
 CLOSED: Final = "closed"
@@ -111,19 +111,3 @@ WORKER: Final[Table] = {
 }
 
 TABLES: Final[dict[str, Table]] = {"job": JOB, "part": PART, "attempt": ATTEMPT, "worker": WORKER}
-
-
-class IllegalEvent(Exception):
-    """Something happened that cannot happen in this state: the broker is wrong, not the peer."""
-
-
-def following(table: Table, state: str, event: str) -> str:
-    """Return the state that ``event`` leads to.
-
-    Raises:
-        IllegalEvent: ``event`` is not in the table for this state.
-    """
-    after = table[state].get(event)
-    if after is None:
-        raise IllegalEvent(f"{event} while {state}, expected one of {', '.join(table[state]) or 'none'}")
-    return after

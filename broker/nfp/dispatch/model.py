@@ -29,7 +29,6 @@ from broker.nfp.dispatch.machine import (
     STORE,
     WAITING,
     WORKER,
-    following,
 )
 from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.dispatch.timers import Timer
@@ -38,6 +37,7 @@ from broker.nfp.outcome import part_state
 from broker.nfp.packet import Body
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobAdded
+from broker.nfp.states import following
 from broker.nfp.targets import Target, render
 
 JOB_BYTES: Final = 1536

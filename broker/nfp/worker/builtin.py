@@ -28,7 +28,7 @@ from broker.nfp.process_stats import versions
 from broker.nfp.rendering import render
 from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.fetched_files import delete
-from broker.nfp.worker.job_run import ASKING, DONE, FAILED, RUNNING, TIMEOUT_S, WAITING
+from broker.nfp.worker.job_run import ASKING, COMPLETED, FAILED, PENDING, STARTED, TIMEOUT_S
 from broker.nfp.worker.results import clock_text
 from broker.nfp.worker.store import FINISHED, LISTED, StoredRun
 from broker.nfp.worker.tasks import Task, make
@@ -47,7 +47,7 @@ _LEAVE_AFTER_S: Final = 0.1
 """So that the answer leaves first."""
 _RESIDENT: Final = {"error": "this worker lives in its broker's process and leaves with the broker"}
 _PACKAGES: Final = ("headgate", "pyzmq", "msgspec")
-_STATES: Final = {"accepted": WAITING, "started": RUNNING, "done": DONE, "recorded": DONE}
+_STATES: Final = {"accepted": PENDING, "started": STARTED, "done": COMPLETED, "recorded": COMPLETED}
 
 
 def offer(tasks: dict[str, Task], session: Session) -> None:
@@ -153,7 +153,7 @@ class _Builtin:
     ) -> list[dict[str, Any]]:
         """This worker's jobs, newest first."""
         most = last if isinstance(last, int) and last > 0 else LISTED
-        asking = {job.uuid for job in self._session.jobs.table if job.state == ASKING}
+        asking = {job.uuid for job in self._session.jobs.table if job.question is not None}
         rows = [_row(job, ASKING if job.uuid in asking else "") for job in self._session.known_jobs()]
         found = [
             {**row, "worker": self._session.name, "service": self._session.service}
@@ -161,7 +161,7 @@ class _Builtin:
             if uuid in (None, row["uuid"])
             and task in (None, row["task"])
             and client in (None, row["client_address"])
-            and (uuid or (completed if row["status"] in (DONE, FAILED) else pending) in (None, True))
+            and (uuid or (completed if row["status"] in (COMPLETED, FAILED) else pending) in (None, True))
         ]
         return found[:most]
 
@@ -175,7 +175,7 @@ class _Builtin:
             raise LookupError(f"no job {(uuid or '')[:64]!r}")
         asked = read_request(job.body)
         return {
-            **_row(job, running.state if running is not None else ""),
+            **_row(job, running.shown if running is not None else ""),
             "args": list(asked.args),
             "kwargs": asked.kwargs,
             "timeout": asked.timeout_s or TIMEOUT_S,

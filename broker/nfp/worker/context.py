@@ -19,7 +19,7 @@ import msgspec
 from broker.nfp import bodies
 from broker.nfp.client.errors import JobCancelled
 from broker.nfp.names import Command, Dialect
-from broker.nfp.worker.job_run import ASKING, RUNNING, JobRun
+from broker.nfp.worker.job_run import JobRun
 from broker.safe_text import text, texts
 from broker.tasks import within
 
@@ -170,7 +170,7 @@ class TaskContext:
         self._event_of_question(asked)
         answer: asyncio.Future[dict[str, Any]] = self._jobs.loop.create_future()
         self._answers[asked["id"]] = answer
-        job.question, job.state = asked, ASKING
+        job.question = asked
         said: dict[str, Any] = {"input_id": asked["id"]}
         status = "cancelled"
         try:
@@ -183,7 +183,7 @@ class TaskContext:
             raise TimeoutError(f"nobody answered {question!r} within {timeout_s:g} s") from None
         finally:
             del self._answers[asked["id"]]
-            job.question, job.state = None, RUNNING
+            job.question = None
             self._event("input_response", question, status, extras={"input_response": said})
         if status == "cancelled":
             raise JobCancelled(f"the client cancelled the question {question!r}")

@@ -1,6 +1,13 @@
 """The jobs of a worker that go on: waiting, running, or with a result that is not safe elsewhere.
 
-The rest is in its store.
+The rest is in its store. One of them is::
+
+    coming     it may have ended here before, or has to be stored first
+    held       until the broker says that it may begin
+    waiting    for a slot
+    starting   it has its slot; what must not be run twice waits for the disk, and for the broker's word
+    running    its task is entered
+    ended      it has its result
 """
 
 from __future__ import annotations
@@ -15,17 +22,40 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.nfp.bodies import read_request, read_token, token_client, write
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
+from broker.nfp.states import Table, following
 from broker.nfp.worker.store import StoredRun
 
 if TYPE_CHECKING:
     from broker.nfp.worker.context import JobContext, ThreadContext
 
-WAITING: Final = "PENDING"
-RUNNING: Final = "STARTED"
+COMING: Final = "coming"
+HELD: Final = "held"
+WAITING: Final = "waiting"
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+ENDED: Final = "ended"
+
+WAIT: Final = "wait"
+HOLD: Final = "hold"
+START: Final = "start"
+ENTER: Final = "enter"
+END: Final = "end"
+
+RUN: Final[Table] = {
+    COMING: {WAIT: WAITING, HOLD: HELD, END: ENDED},
+    HELD: {WAIT: WAITING, END: ENDED},
+    WAITING: {START: STARTING, HOLD: HELD, END: ENDED},
+    STARTING: {ENTER: RUNNING, HOLD: HELD, END: ENDED},
+    RUNNING: {END: ENDED},
+    ENDED: {},
+}
+
+PENDING: Final = "PENDING"
+STARTED: Final = "STARTED"
 ASKING: Final = "WAITING_CLIENT_INPUT"
-DONE: Final = "COMPLETED"
+COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
-"""States, spelt as deployed NorFab's ``job_list`` shows them."""
+"""What deployed NorFab's ``job_list`` shows of them."""
 
 TIMEOUT_S: Final = 600.0
 """Deadline of a job whose body says none; deployed NorFab's client assumes as much."""
@@ -46,9 +76,9 @@ class JobRun:
     Attributes:
         uuid: its id. client: the address to echo, None in the text's form without one. service: of that form.
         dialect: how it was asked for. body: of the POST. task, args, kwargs: what the body says. deadline: monotonic
-            seconds. idempotent: may be run twice. state: see above. status, result: of the end, result None before.
-        begun: its task was entered, in this life of the worker. confirmed: the broker has said that it may be.
-            confirmation: waits for that word. accepted: 201 was promised. stored: the store has it.
+            seconds. idempotent: may be run twice. state: see above; only ``step`` changes it.
+        status, result, failed: of the end, result None before. confirmed: the broker has said that its task may be
+            entered. confirmation: waits for that word. accepted: 201 was promised. stored: the store has it.
         cancelled: a DELETE came. repost: the POST that came after it, before the task had ended.
         question: the input it waits for, as events carry it. puts: what the client sent it.
         received_s, started_s, ended_s: wall clock, 0 before. running, context: while it has its slot, what runs it and
@@ -66,10 +96,10 @@ class JobRun:
     timeout_s: float = TIMEOUT_S
     deadline: float = 0.0
     idempotent: bool = True
-    state: str = WAITING
+    state: str = COMING
     status: int = 0
     result: bytes | None = None
-    begun: bool = False
+    failed: bool = False
     confirmed: bool = False
     confirmation: asyncio.Future[None] | None = None
     accepted: bool = False
@@ -117,17 +147,34 @@ class JobRun:
             self.started_s,
             self.ended_s,
             write(list(self.events)) if self.events else b"",
-            self.state == FAILED,
+            self.failed,
         )
 
     def readdress(self, packet: Packet) -> None:
         """Take the address of the latest POST or GET: what comes goes there."""
         self.client, self.service, self.dialect = packet.client, packet.service, packet.dialect
 
+    def step(self, event: str) -> None:
+        """Go on to the state that ``event`` leads to.
+
+        Raises:
+            IllegalEvent: it cannot happen now.
+        """
+        self.state = following(RUN, self.state, event)
+
     @property
     def ended(self) -> bool:
         """True once there is a result."""
-        return self.result is not None
+        return self.state == ENDED
+
+    @property
+    def shown(self) -> str:
+        """The state in deployed NorFab's words."""
+        if self.ended:
+            return FAILED if self.failed else COMPLETED
+        if self.state == RUNNING:
+            return STARTED if self.question is None else ASKING
+        return PENDING
 
     @property
     def size(self) -> int:
@@ -146,8 +193,8 @@ class JobRun:
 
     def end(self, status: int, result: bytes, *, failed: bool) -> None:
         """Set the final result."""
-        self.status, self.result = status, result
-        self.state = FAILED if failed else DONE
+        self.step(END)
+        self.status, self.result, self.failed = status, result, failed
         self.ended_s = time.time()
         self.question = None
         self.puts.clear()
@@ -202,7 +249,7 @@ class JobTable:
     def close(self, job: JobRun) -> None:
         """``job`` has its result, which is offered until it is removed, or too many others are."""
         self.open -= 1
-        if job.state == FAILED:
+        if job.failed:
             self.failed += 1
         else:
             self.done += 1
@@ -216,7 +263,7 @@ class JobTable:
     def replace_result(self, job: JobRun, result: bytes) -> None:
         """``job``, which has ended, has failed with this ``result`` instead."""
         before = job.size
-        job.end(job.status, result, failed=True)
+        job.result, job.failed = result, True
         if job.uuid in self._unrecorded:
             self._unrecorded_bytes += job.size - before
 

@@ -37,7 +37,18 @@ from broker.nfp.peer.channel import Channel
 from broker.nfp.threads import Threads
 from broker.nfp.worker.context import JobContext, ThreadContext
 from broker.nfp.worker.heartbeat import Heartbeat
-from broker.nfp.worker.job_run import ASKING, PUTS_MAX, RUNNING, JobRun, JobTable
+from broker.nfp.worker.job_run import (
+    ENTER,
+    HELD,
+    HOLD,
+    PUTS_MAX,
+    RUNNING,
+    START,
+    WAIT,
+    WAITING,
+    JobRun,
+    JobTable,
+)
 from broker.nfp.worker.results import (
     Result,
     clock_text,
@@ -118,8 +129,6 @@ class Jobs:
         self._localise = localise
         self._inventory = inventory
         self._threads = Threads(f"task of {self.worker}", slots, self.loop)
-        self._held: dict[str, JobRun] = {}
-        """Until the broker says that they may begin."""
         self._waiting: deque[JobRun] = deque()
         """For a slot."""
         self._running: dict[str, JobRun] = {}
@@ -156,7 +165,7 @@ class Jobs:
         self.heartbeat.register(opened)
         if not again:
             # a job without an attempt came from a broker that confirms nothing
-            for job in [job for job in self._held.values() if not job.attempt]:
+            for job in [job for job in self.table if job.state == HELD and not job.attempt]:
                 self._release(job)
             self._paused = False
             self._start_waiting()
@@ -174,7 +183,7 @@ class Jobs:
             self._hold(job)
         for job in self.table:
             job.repost = None
-            if not job.begun:
+            if job.state != RUNNING:
                 job.confirmed = False
 
     def on_packet(self, packet: Packet) -> None:
@@ -323,7 +332,7 @@ class Jobs:
         """
         self._store.accepted(job.as_stored())
         job.stored = True
-        if job.begun:
+        if job.state == RUNNING:
             self._store.started(job.uuid)
         await self._store.durable()
         if not job.ended:
@@ -338,28 +347,21 @@ class Jobs:
 
     def _hold(self, job: JobRun) -> None:
         """``job`` does not begin until its broker has said that it may, and ends at its deadline."""
+        job.step(HOLD)
         job.confirmed = False
         job.stop_timer()
-        self._held[job.uuid] = job
         left_s = max(0.0, job.deadline - time.monotonic())
         job.timer = self.loop.call_later(left_s, self._never_confirmed, job)
 
     def _never_confirmed(self, job: JobRun) -> None:
-        del self._held[job.uuid]
         error = f"no broker said within {job.timeout_s:g} s that {self.worker} may run the job"
         self._end_unstarted(job, error, 408)
 
-    def _stop_holding(self, job: JobRun) -> bool:
-        """``job`` is not held back any more; False when it was not."""
-        if self._held.pop(job.uuid, None) is None:
-            return False
-        job.stop_timer()
-        return True
-
     def _release(self, job: JobRun) -> bool:
         """A job that was held back waits for its slot; False when it was not."""
-        if not self._stop_holding(job):
+        if job.state != HELD:
             return False
+        job.stop_timer()
         self._wait_for_slot(job)
         return True
 
@@ -367,7 +369,7 @@ class Jobs:
         """The broker says that these jobs are this worker's."""
         for uuid in uuids:
             job = self.table.get(uuid)
-            if job is None or job.ended or job.begun:
+            if job is None or job.ended or job.state == RUNNING:
                 continue
             job.confirmed = True
             if job.confirmation is not None and not job.confirmation.done():
@@ -377,8 +379,10 @@ class Jobs:
 
     def _take_back(self, job: JobRun) -> bool:
         """Forget ``job``, for which somebody else has a place; False when it has its slot here."""
-        if not (self._stop_holding(job) or self._stop_waiting(job)):
+        if job.state not in (HELD, WAITING):
             return False
+        self._stop_waiting(job)
+        job.stop_timer()
         self.table.remove(job)
         if job.stored:
             self._store.drop(job.uuid)
@@ -408,20 +412,20 @@ class Jobs:
         return max((job.deadline for job in own or jobs), default=0.0) - time.monotonic()
 
     def _wait_for_slot(self, job: JobRun) -> None:
+        job.step(WAIT)
         self._waiting.append(job)
         self._start_waiting()
 
-    def _stop_waiting(self, job: JobRun) -> bool:
-        """Do not run ``job``; False when it has its slot."""
-        if job not in self._waiting:
-            return False
-        self._waiting.remove(job)
-        return True
+    def _stop_waiting(self, job: JobRun) -> None:
+        """``job``, if it waits for a slot, is not to get one."""
+        if job.state == WAITING:
+            self._waiting.remove(job)
 
     def _start_waiting(self) -> None:
         """Fill free slots, in the order in which the jobs came; before the first connection they stay free."""
         while self._waiting and len(self._running) < self._slots and not self._paused:
             job = self._waiting.popleft()
+            job.step(START)
             task = self._tasks.get(job.task)
             kind = JobContext if task is None or task.asynchronous else ThreadContext
             job.context = context = kind(job, self, self._inventory)
@@ -434,7 +438,8 @@ class Jobs:
         enter_job()
         try:
             if await self._may_begin(job):
-                job.begun, job.state, job.started_s = True, RUNNING, time.time()
+                job.step(ENTER)
+                job.started_s = time.time()
                 result = await self._result(job, task, context)
         except _NotStarted as error:
             result, status = _failed(text(error)), 500
@@ -561,7 +566,7 @@ class Jobs:
         if job.running is None:
             self._stop_waiting(job)
             self._finish(job, _cancelled(job))
-        elif isinstance(job.context, ThreadContext) and job.begun:
+        elif isinstance(job.context, ThreadContext) and job.state == RUNNING:
             job.context.interrupt()
         else:
             job.running.cancel()
@@ -672,9 +677,9 @@ class Jobs:
         if job is None:
             self._background.spawn(f"get {packet.uuid}", self._get_elsewhere(packet))
         elif not job.ended:
-            asking = job.state == ASKING and packet.dialect is Dialect.NORFAB
+            asking = job.question is not None and packet.dialect is Dialect.NORFAB
             said: dict[str, Any] = {"worker": self.worker, "uuid": job.uuid, "service": self.service}
-            said["status"] = job.state
+            said["status"] = job.shown
             if job.question is not None:
                 said["input_request"] = job.question
             self._say(packet, 102 if asking else 300, bodies.write(said))
@@ -710,7 +715,6 @@ class Jobs:
         elif job.ended:
             return
         elif not bodies.unless_begun(packet.data):
-            self._stop_holding(job)
             self._cancel(job)
         elif self._take_back(job):
             self._unknown(packet)
@@ -794,4 +798,4 @@ def _cancelled(job: JobRun) -> Result:
 
 
 def _state(job: JobRun) -> str:
-    return "done" if job.ended else "running" if job.begun else "waiting"
+    return "done" if job.ended else "running" if job.state == RUNNING else "waiting"

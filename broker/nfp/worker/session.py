@@ -17,7 +17,7 @@ from broker.nfp.process_stats import ProcessStats
 from broker.nfp.store.peers import Retention
 from broker.nfp.worker import builtin
 from broker.nfp.worker.fetched_files import fetch, localise
-from broker.nfp.worker.job_run import DONE, FAILED, RUNNING, WAITING
+from broker.nfp.worker.job_run import COMPLETED, FAILED, PENDING, STARTED
 from broker.nfp.worker.jobs import Jobs
 from broker.nfp.worker.shared_loop import LoopWatch
 from broker.nfp.worker.store import RunStore, StoredRun
@@ -215,9 +215,9 @@ class Session:
             "jobs": {
                 "total_jobs": table.open + table.done + table.failed,
                 "jobs_by_status": {
-                    WAITING: table.open - self.jobs.running,
-                    RUNNING: self.jobs.running,
-                    DONE: table.done,
+                    PENDING: table.open - self.jobs.running,
+                    STARTED: self.jobs.running,
+                    COMPLETED: table.done,
                     FAILED: table.failed,
                 },
             },

@@ -10,25 +10,31 @@ from broker.nfp.dispatch.machine import (
     CURRENT,
     ENTERED,
     PART,
-    TABLES,
     TAKES_SLOT,
-    IllegalEvent,
-    following,
 )
 from broker.nfp.names import Command
+from broker.nfp.states import IllegalEvent, following
+from broker.nfp.worker.job_run import RUN
 from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body, the
 
+TABLES = {**machine.TABLES, "at its worker": RUN}
 PAGE = Path(machine.__file__).with_name("STATES.md")
-BEGINNINGS = {"job": ["open"], "part": ["waiting"], "attempt": ["released"], "worker": ["expected"]}
+BEGINNINGS = {
+    "job": ["open"],
+    "part": ["waiting"],
+    "attempt": ["released"],
+    "worker": ["expected"],
+    "at its worker": ["coming"],
+}
 
 
 def page() -> str:
     """The page of the tables; ``python -m tests.unit.nfp.dispatch.test_machine`` writes it."""
     text = "# States of NFP's jobs, their parts, attempts at them and workers\n\n"
-    text += "Made of `machine.py`, which says what the words mean.\n"
+    text += "Made of `machine.py` and of `worker/job_run.py`, which say what the words mean.\n"
     for name, table in TABLES.items():
-        text += f"\n## {name.title()}\n\n```mermaid\nstateDiagram-v2\n"
+        text += f"\n## {name.capitalize()}\n\n```mermaid\nstateDiagram-v2\n"
         text += "".join(f"    [*] --> {state}\n" for state in BEGINNINGS[name])
         for state, events in table.items():
             ways: dict[str, list[str]] = {}

@@ -2,7 +2,7 @@
 
 from broker.nfp.names import Dialect
 from broker.nfp.worker import job_run
-from broker.nfp.worker.job_run import DONE, FAILED, TIMEOUT_S, JobRun, JobTable
+from broker.nfp.worker.job_run import COMPLETED, FAILED, TIMEOUT_S, JobRun, JobTable
 
 
 def run_of(uuid, body=b"{}", client=b"cli#2"):
@@ -39,7 +39,7 @@ def test_counts_and_results_that_are_not_safe_yet():
     table.remove(bad)
     table.remove(bad)
     assert [each.uuid for each in table.unrecorded] == ["a"]
-    assert (good.state, bad.state, table.get("b"), len(table)) == (DONE, FAILED, None, 2)
+    assert (good.shown, bad.shown, table.get("b"), len(table)) == (COMPLETED, FAILED, None, 2)
     table.remove(table.get("waiting"))
     assert (table.open, len(table)) == (0, 1)
 
