@@ -47,6 +47,7 @@ One message's journey, room by room::
     sockets      what the kernel is told of sockets, and tells: who is at the other end, who listens on a port
     z85          keys of CURVE as text
     rfc6455      what both ends of a WebSocket know of its end: close codes, reasons
+    rereading    settings read again while a process runs
     times        how long, and when, as people write it
     tasks        tasks that somebody looks after
     loopthread   the thread with an event loop behind every blocking facade

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from broker import loglines, memory, supervision
 from broker.endings import OK, attended
+from broker.rereading import Rereading
 from broker.tasks import first_of
 from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
@@ -107,13 +108,13 @@ class Leaving:
         self.forced = False
         self._told = asyncio.Event()
         self._task = asyncio.current_task()
-        self._reloads: set[asyncio.Task[object]] = set()
+        self._rereading = Rereading(gateway.reload)
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave, number.name)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self._rereading.request)
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
@@ -126,9 +127,7 @@ class Leaving:
         if self.forced and self._task is not None:
             self._task.uncancel()
             await self._gateway.abandon()
-        for task in list(self._reloads):
-            task.cancel()
-        await asyncio.gather(*self._reloads, return_exceptions=True)
+        await self._rereading.stop()
         return self.forced and isinstance(error, asyncio.CancelledError)
 
     async def unless_left(self, starting: Coroutine[Any, Any, None]) -> bool:
@@ -156,18 +155,6 @@ class Leaving:
             return
         log.info("gateway leaves: %s", reason)
         self._told.set()
-
-    def _reload(self) -> None:
-        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(
-            self._gateway.reload(), name="reload"
-        )
-        self._reloads.add(task)
-        task.add_done_callback(self._reloaded)
-
-    def _reloaded(self, task: asyncio.Task[object]) -> None:
-        self._reloads.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("reload: a fault; what was not reached stays as it was", exc_info=error)
 
 
 def shrink_tls_buffers() -> None:

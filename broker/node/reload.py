@@ -26,6 +26,7 @@ from broker.node.attributes import STDERR_SEVERITY, configuration
 from broker.node.client_admission import access_of
 from broker.node.link_options import parent_entry
 from broker.node.rundir import open_rundir
+from broker.rereading import Rereading
 from broker.routing.port import CLIENT, Port
 from broker.secret import revealed
 from broker.settings import OsloSection, Settings
@@ -76,34 +77,16 @@ class Reload:
         node: the one whose settings are read. reread: reads them.
 
     Attributes:
+        request: reads again soon; for a signal handler.
         done, refused: how often it went well, and how often nothing was changed because of an error.
     """
 
     def __init__(self, node: Node, reread: Reread) -> None:
         self._node = node
         self._reread = reread
-        self._task: asyncio.Task[None] | None = None
-        self._again = False
+        self.request = Rereading(self.now).request
         self.done = 0
         self.refused = 0
-
-    def request(self) -> None:
-        """Read again, after the reading under way if there is one; for a signal handler."""
-        if self._task is not None and not self._task.done():
-            self._again = True
-            return
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="reload")
-
-    async def _run(self) -> None:
-        self._again = True
-        while self._again:
-            self._again = False
-            try:
-                await self.now()
-            except ConfigError as error:
-                log.error("reload refused, nothing has changed: %s", "; ".join(str(error).splitlines()))
-            except Exception:
-                log.exception("reload failed")
 
     async def now(self) -> None:
         """Read and apply.

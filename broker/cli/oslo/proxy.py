@@ -19,7 +19,7 @@ from broker.cli import address
 from broker.cli.exits import OK
 from broker.cli.oslo import plan
 from broker.cli.oslo.picture import sockets_in
-from broker.cli.oslo.rereading import Rereading, read_again
+from broker.cli.oslo.rereading import OsloRereading, read_again
 from broker.cli.oslo.shared_options import common, signals
 from broker.cli.parsing import Parser
 from broker.endings import attended
@@ -221,7 +221,7 @@ async def _serve(
     from broker.cli.oslo.children import Children, orders
 
     children = Children(orders(section, uri, log_level=level, journal=journal))
-    rereading = Rereading(section, read, children.renew)
+    rereading = OsloRereading(section, read, children.renew)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from broker.errors import ConfigError
+from broker.rereading import Rereading
 from broker.settings import OsloSection
-
-log = logging.getLogger("headgate.oslo")
 
 
 def read_again(before: OsloSection, read: Callable[[], OsloSection]) -> OsloSection:
@@ -29,8 +27,8 @@ def read_again(before: OsloSection, read: Callable[[], OsloSection]) -> OsloSect
     return after
 
 
-class Rereading:
-    """Reads the section again for the processes beside this one, one time after the other.
+class OsloRereading(Rereading):
+    """Reads the section again for the processes beside this one.
 
     Args:
         section: in force.
@@ -41,24 +39,9 @@ class Rereading:
     def __init__(
         self, section: OsloSection, read: Callable[[], OsloSection], tell: Callable[[OsloSection], None]
     ) -> None:
-        self._section = section
-        self._read = read
-        self._tell = tell
-        self._task: asyncio.Task[None] | None = None
-        self._again = False
+        async def renew() -> None:
+            nonlocal section
+            section = await asyncio.to_thread(read_again, section, read)
+            tell(section)
 
-    def request(self) -> None:
-        """Read again, after the reading under way if there is one; for a signal handler."""
-        self._again = True
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="reload")
-
-    async def _run(self) -> None:
-        while self._again:
-            self._again = False
-            try:
-                self._section = await asyncio.to_thread(read_again, self._section, self._read)
-            except ConfigError as error:
-                log.error("reload refused, nothing has changed: %s", "; ".join(str(error).splitlines()))
-            else:
-                self._tell(self._section)
+        super().__init__(renew)

@@ -349,7 +349,8 @@ def test_signals_while_it_reads_make_it_read_once_more(rundir):
         for _ in range(5):
             place.reload.request()
         go.set()
-        await until(lambda: place.reload._task.done())
+        await until(lambda: place.reload.done == 2)
+        await asyncio.sleep(0.05)
         assert place.reload.done == 2
         place.reload.request()
         await until(lambda: place.reload.done == 3)

@@ -320,7 +320,7 @@ async def test_a_fault_while_reloading_on_a_signal_is_logged(caplog):
     async with Leaving(Broken()):
         os.kill(os.getpid(), signal.SIGHUP)
         async with asyncio.timeout(20):
-            while "reload: a fault" not in caplog.text:
+            while "reload failed" not in caplog.text:
                 await asyncio.sleep(0.01)
 
 
