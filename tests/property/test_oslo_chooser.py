@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.oslo.client.chooser import Chooser, PoolChooser
+from broker.oslo.client.chooser import Chooser
 from broker.oslo.directory.replica import Server
 
 NODES = ("n1", "n2", "n3")
@@ -24,7 +24,7 @@ numbers = st.sets(st.integers(0, 99), min_size=1, max_size=20).map(sorted)
 @given(numbers, st.integers(1, 200))
 def test_everybody_gets_as_much_as_everybody_else(numbers, rounds):
     among = crowd(numbers)
-    chooser = Chooser()
+    chooser = Chooser(node_at=2)
     chosen = Counter(chooser.choose("k", among).server for _ in range(rounds))
     counts = [chosen[one.server] for one in among]
     assert max(counts) - min(counts) <= 1
@@ -34,7 +34,7 @@ def test_everybody_gets_as_much_as_everybody_else(numbers, rounds):
 def test_who_stays_is_never_passed_over_when_others_come_and_go(steps):
     """Between two turns of one server nobody else who was there all the time has two."""
     there = {0, 31}
-    chooser = Chooser()
+    chooser = Chooser(node_at=2)
     since = Counter()
     for comes, number in steps:
         if comes:
@@ -55,7 +55,7 @@ def test_nodes_that_are_down_and_servers_that_were_tried_are_passed_over(numbers
     among = crowd(numbers)
     listeners = {f"l{number:03}" for number in tried}
     able = [one for one in among if one.node not in down and one.listener not in listeners]
-    chooser = Chooser()
+    chooser = Chooser(node_at=2)
     chosen = [chooser.choose("k", among, down, listeners) for _ in range(rounds)]
     if not able:
         assert chosen == [None] * rounds
@@ -68,7 +68,7 @@ def test_nodes_that_are_down_and_servers_that_were_tried_are_passed_over(numbers
 @given(numbers, st.integers(1, 100))
 def test_turns_of_different_keys_are_independent(numbers, rounds):
     among = crowd(numbers)
-    chooser = Chooser()
+    chooser = Chooser(node_at=2)
     first = [chooser.choose("a", among) for _ in range(rounds)]
     assert [chooser.choose("b", among) for _ in range(rounds)] == first
 
@@ -77,7 +77,7 @@ def test_turns_of_different_keys_are_independent(numbers, rounds):
 def test_listeners_of_a_pool_take_turns(numbers, down, rounds):
     among = tuple(sorted((one.node, one.listener) for one in crowd(numbers)))
     able = [one for one in among if one[0] not in down]
-    chooser = PoolChooser()
+    chooser = Chooser(node_at=0)
     chosen = Counter(chooser.choose("k", among, down) for _ in range(rounds))
     if not able:
         assert set(chosen) == {None}

@@ -25,6 +25,7 @@ from broker.oslo.client.links import ClientContext, NodeLink, Sender
 from broker.oslo.client.pending_calls import PendingCall, PendingCalls
 from broker.oslo.client.routing import RoutingTable, Servers
 from broker.oslo.contract import Address, CallTimeout, Closed, OsloFailure, Refused, Undelivered, Unroutable
+from broker.oslo.directory.replica import Server
 from broker.oslo.frames import Envelope, Kind, Malformed, decode
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.reactor import Reactor, Timer
@@ -52,7 +53,7 @@ class CallSender(Sender[PendingCall]):
         calls: pending ones.
     """
 
-    def __init__(self, context: ClientContext, chooser: Chooser) -> None:
+    def __init__(self, context: ClientContext, chooser: Chooser[Server]) -> None:
         super().__init__(context, Pipeline.CALL, self, self.on_link_change)
         self.calls = PendingCalls()
         self._chooser = chooser

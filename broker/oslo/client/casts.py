@@ -11,6 +11,7 @@ from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.links import ClientContext, Sender
 from broker.oslo.client.resend import Parcel, ResendBuffer
 from broker.oslo.contract import Address
+from broker.oslo.directory.replica import Server
 from broker.oslo.frames import NO_ID, Flag, Kind, encode
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor.socket import Frames
@@ -48,7 +49,7 @@ class CastSender(Sender[Cast]):
     def __init__(
         self,
         context: ClientContext,
-        chooser: Chooser,
+        chooser: Chooser[Server],
         confirm: Callable[[Cast], None],
         changed: Callable[[], None],
     ) -> None:

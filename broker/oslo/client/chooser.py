@@ -1,8 +1,9 @@
-"""Strict round robin over the servers of a topic (pure).
+"""Strict round robin over those who listen somewhere (pure).
 
 Servers take turns, not nodes: each gets as much as every other, wherever it runs. There is one turn for each topic,
-shared by calls and casts, and one for each server name that several listeners share. A turn remembers whom it chose
-last and goes on behind it, so that servers that come or go do not make it begin anew.
+shared by calls and casts, and one for each server name that several listeners share; for notifications one for each
+pool. A turn remembers whom it chose last and goes on behind it, so that listeners that come or go do not make it begin
+anew.
 """
 
 # compiled: mypyc
@@ -11,47 +12,51 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Container, Hashable, Sequence
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from broker.oslo.directory.replica import Server
+from typing import Any, Final, Generic, TypeVar
 
 TURNS_MAX: Final = 65_536
 """Turns remembered; beyond it all are forgotten, which costs an even distribution for a moment."""
-
-
 _NOBODY: Final[frozenset[str]] = frozenset()
 
+T = TypeVar("T", bound=tuple[Any, ...])
 
-class _Turn:
-    """Attributes: ``among``: whom it was chosen from; ``at``: the position of the next one in it."""
+
+class _Turn(Generic[T]):
+    """Attributes: ``among``: whom it was chosen from; ``at``: the position of the next one in it; ``last``: whom."""
 
     __slots__ = ("among", "at", "last")
 
     def __init__(self) -> None:
-        self.among: Sequence[Server] = ()
+        self.among: Sequence[T] = ()
         self.at = 0
         self.last: tuple[str, str] | None = None
 
 
-class Chooser:
-    """The turns of one process."""
+class Chooser(Generic[T]):
+    """The turns of one process.
 
-    def __init__(self) -> None:
-        self._turns: dict[Hashable, _Turn] = {}
+    Who is chosen is a tuple: the second field is the listener, and it is sorted by the first and the second.
+
+    Args:
+        node_at: the field with the node.
+    """
+
+    def __init__(self, *, node_at: int) -> None:
+        self._node_at = node_at
+        self._turns: dict[Hashable, _Turn[T]] = {}
 
     def choose(
         self,
         key: Hashable,
-        among: Sequence[Server],
+        among: Sequence[T],
         nodes_down: Container[str] = _NOBODY,
         tried: Container[str] = _NOBODY,
-    ) -> Server | None:
+    ) -> T | None:
         """The next one of ``among``; None when there is nobody.
 
         Args:
-            key: of the turn: the topic, or the topic and the server's name.
-            among: sorted by (server, listener); quickest when it is the same object as the last time.
+            key: of the turn, such as the topic, or the topic and the server's name.
+            among: sorted; quickest when it is the same object as the last time.
             nodes_down: nodes that are passed over.
             tried: listeners that are passed over.
         """
@@ -67,38 +72,12 @@ class Chooser:
         for step in range(count):
             at = (turn.at + step) % count
             one = among[at]
-            if one.node not in nodes_down and one.listener not in tried:
+            if one[self._node_at] not in nodes_down and one[1] not in tried:
                 turn.at = at + 1
-                turn.last = (one.server, one.listener)
+                turn.last = (one[0], one[1])
                 return one
         return None
 
 
-def _place(one: Server) -> tuple[str, str]:
-    return (one.server, one.listener)
-
-
-class PoolChooser:
-    """Strict round robin over the listeners of each pool of a topic: ``(node, listener)`` pairs."""
-
-    def __init__(self) -> None:
-        self._last: dict[Hashable, tuple[str, str]] = {}
-
-    def choose(
-        self,
-        key: Hashable,
-        among: Sequence[tuple[str, str]],
-        nodes_down: Container[str] = _NOBODY,
-    ) -> tuple[str, str] | None:
-        """The next one of ``among``, which is sorted; None when there is nobody on a node that is not down."""
-        if len(self._last) >= TURNS_MAX:
-            self._last.clear()
-        last = self._last.get(key)
-        begin = 0 if last is None else bisect_right(among, last)
-        count = len(among)
-        for step in range(count):
-            one = among[(begin + step) % count]
-            if one[0] not in nodes_down:
-                self._last[key] = one
-                return one
-        return None
+def _place(one: tuple[Any, ...]) -> tuple[str, str]:
+    return (one[0], one[1])

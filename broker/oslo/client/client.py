@@ -33,6 +33,7 @@ from broker.oslo.client.registrations import ListenerRegistrations
 from broker.oslo.client.routing import RoutingTable
 from broker.oslo.client.waiting import Waiter, Waiters
 from broker.oslo.contract import Address, Closed, Settings, Undelivered
+from broker.oslo.directory.replica import Server
 from broker.oslo.reactor import Reactor, natives
 from broker.oslo.reactor.counters import Counters
 
@@ -135,7 +136,7 @@ class Client:
         folder = TrustedFolder(settings.ipc_dir, self.counters.say)
         routes = self.routes = RoutingTable(reactor, settings, folder, self._directory_changed)
         context = ClientContext(reactor, settings, routes, folder, self.submit_queue, self.counters)
-        chooser = Chooser()
+        chooser: Chooser[Server] = Chooser(node_at=2)
         self.calls = CallSender(context, chooser)
         self.casts = CastSender(context, chooser, self.calls.confirm, self.calls.on_link_change)
         self.fanouts = Fanouts(context)
@@ -177,6 +178,8 @@ class Client:
         """
         if self.is_ours():
             retry = 0  # whoever could make room is waiting for us
+            if not self.routes.synced:
+                raise Undelivered(f"{address}: not sent, since nothing is known yet of who listens where")
         elif not self.routes.synced:
             self._await_directory(address, retry if patient else 0)
         left = -1 if retry is None else retry

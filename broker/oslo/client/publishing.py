@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.oslo.client.chooser import PoolChooser
+from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.links import LOST_S, ClientContext, NodeLink, NodeLinks, Sender
 from broker.oslo.client.resend import Parcel, ResendBuffer
 from broker.oslo.contract import Address
@@ -33,14 +33,13 @@ FILTERS_MAX: Final = 16_384
 class Publication:
     """A fan-out or notification that a caller has handed over."""
 
-    __slots__ = ("body", "due_s", "exchange", "size", "topic")
+    __slots__ = ("body", "exchange", "size", "topic")
 
     def __init__(self, exchange: str, topic: str, body: bytes) -> None:
         self.exchange = exchange
         self.topic = topic
         self.body = body
         self.size = len(body)
-        self.due_s = 0.0
 
 
 class Target(NamedTuple):
@@ -229,9 +228,6 @@ class Publisher(Sender[Copy]):
             context.submit_queue.wake,
             chooses=False,
         )
-        self._early: deque[Publication] = deque()
-        """Handed over before any directory has answered."""
-        self._timer: Timer | None = None
         self._data: dict[tuple[str, str], bytes] = {}
         self._keys: dict[bytes, tuple[str, str]] = {}
 
@@ -267,47 +263,13 @@ class Publisher(Sender[Copy]):
             self._counters.count("unflushed")
             return
         self._counters.counts[self._what] += 1
-        if self._early or not (self._routes.synced or self._listened(publication)):
-            publication.due_s = self._reactor.now() + self._settings.ready_s
-            self._early.append(publication)
-            self._await_directory()
-        else:
-            self._send(publication)
-
-    def _listened(self, publication: Publication) -> bool:
-        return bool(self.nodes(publication.exchange, publication.topic))
-
-    def _await_directory(self) -> None:
-        if self._timer is None and self._early:
-            wait_s = max(self._early[0].due_s - self._reactor.now(), 0.0)
-            self._timer = self._reactor.call_later(wait_s, self._late)
-
-    def _late(self) -> None:
-        self._timer = None
-        self._send_early()
-
-    def _send_early(self) -> None:
-        """Send what waits for a directory and need not wait any more, in order."""
-        now_s = self._reactor.now()
-        while self._early:
-            first = self._early[0]
-            if not (self._routes.synced or self._listened(first) or first.due_s <= now_s):
-                break
-            self._send(self._early.popleft())
-        self._await_directory()
-
-    def _send(self, publication: Publication) -> None:
-        """Give each of its nodes a copy."""
         targets = self._targets(publication)
         if not targets:
             self.note_nobody(self._what, Address(publication.exchange, publication.topic))
             return
         number = self.ids.next()
         for target in targets:
-            self._submit(publication, target, number)
-
-    def _submit(self, publication: Publication, target: Target, number: bytes) -> None:
-        self.place(self._copy(publication, target, number))
+            self.place(self._copy(publication, target, number))
 
     def _filter(self, exchange: str, topic: str) -> bytes:
         key = (exchange, topic)
@@ -359,28 +321,12 @@ class Publisher(Sender[Copy]):
     def directory_changed(self, nodes: set[str]) -> None:
         """See ``Sender``."""
         super().directory_changed(nodes)
-        self._send_early()
         for link in self.links:
             assert isinstance(link, PublishingLink)
             for data in link.awaited:
                 key = self._keys.get(data)
                 if key is not None and link.node not in self.nodes(*key):
                     link.drop_held(data)  # nobody listens there any more
-
-    # ------------------------------------------------------------ end
-
-    @property
-    def waiting(self) -> int:
-        """What may still leave."""
-        return self.links.waiting + len(self._early)
-
-    def close(self, linger_ms: int) -> None:
-        """Send what waits to those that are there, then close all sockets."""
-        if self._timer is not None:
-            self._timer.cancel()
-        while self._early:
-            self._send(self._early.popleft())
-        super().close(linger_ms)
 
 
 class Fanouts(Publisher):
@@ -410,7 +356,7 @@ class Notifications(Publisher):
 
     def __init__(self, context: ClientContext) -> None:
         super().__init__(context, Pipeline.NOTIFY, "notifications")
-        self._chooser = PoolChooser()
+        self._chooser = Chooser[tuple[str, str]](node_at=0)
         self._nodes: dict[tuple[str, str], tuple[object, tuple[str, ...]]] = {}
 
     def nodes(self, exchange: str, topic: str) -> Sequence[str]:
@@ -473,7 +419,7 @@ class Notifications(Publisher):
         pools = [pool for _listener, pool in target.listeners]
         others = self._choose(publication, pools, away, anyway=False)
         for other in others:
-            self._submit(publication, other, number)
+            self.place(self._copy(publication, other, number))
         return sum(len(other.listeners) for other in others) == len(pools)
 
     def _away(self, exchange: str, topic: str) -> frozenset[str]:

@@ -81,6 +81,23 @@ def test_what_breaks_at_the_start_of_a_call_is_told_to_its_caller(serving, open_
     assert port.call(WHERE, b"on", timeout_s=PATIENCE_S) == b"s:on"
 
 
+@pytest.mark.parametrize("work", ["cast", "fanout"])
+def test_the_thread_of_the_sockets_does_not_wait_for_a_directory(open_session, folder, work):
+    port = open_session()
+    client = port._use()
+    told = []
+
+    def send():
+        try:
+            getattr(port, work)(WHERE, b"")
+        except Undelivered as error:
+            told.append(str(error))
+
+    client.post(send)
+    until(lambda: told, "a refusal")
+    assert "nothing is known yet" in told[0]
+
+
 @pytest.mark.parametrize("work", ["call", "cast"])
 def test_mandatory_without_a_directory_is_not_said_to_be_unroutable(open_session, folder, work):
     port = open_session(ready_s=0.1)
