@@ -114,6 +114,8 @@ class _Reply(msgspec.Struct, omit_defaults=True):
     refused: tuple[int, str] | None = None
 
 
+SUPERSEDE: Final = "supersede"
+"""What processes ask each other beside methods: that a former session ends."""
 OF_BROKERS: Final = {
     "calls": ("broker.calls",),
     "ranks": ("broker.stats-get", "overlay.topology", "overlay.health", "state-machine.get", "attr.get"),
@@ -165,6 +167,17 @@ class Administration:
         """See ``GatewayService``."""
         self.denials.add(session, kind, topic, reason, claimed)
 
+    def supersede(self, session: Session, former: str) -> None:
+        """See ``GatewayService``."""
+
+        async def elsewhere() -> None:
+            await self.sessions.peers.ask(msgspec.json.encode(question))
+
+        user = session.principal.name
+        if former != session.id and not self.sessions.supersede(former, user) and self.sessions.peers.shared:
+            question = _Question(SUPERSEDE, user, 0, {"session": former})
+            self.sessions.tasks.spawn("end a former connection", elsewhere())
+
     # -- who calls -----------------------------------------------------------------------------
 
     def call(self, session: Session, method: str, arguments: Mapping[str, Any]) -> Answer:
@@ -189,8 +202,11 @@ class Administration:
         """For the other processes: what this one has to say about its sessions."""
         asked = msgspec.json.decode(question, type=_Question)
         try:
-            if asked.method == "sessions":  # of which each gives its share, and not a page of its own
-                answer: Answer = listing.sessions(
+            answer: Answer = {}
+            if asked.method == SUPERSEDE:
+                self.sessions.supersede(str(asked.arguments["session"]), asked.name)
+            elif asked.method == "sessions":  # of which each gives its share, and not a page of its own
+                answer = listing.sessions(
                     self.sessions, asked.arguments["limit"], tuple(asked.arguments["after"])
                 )
             else:

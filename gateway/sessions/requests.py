@@ -51,6 +51,9 @@ class GatewayService(Protocol):
     ) -> None:
         """Record that ``session``, whose message said it came from ``claimed``, tried what it has no right to."""
 
+    def supersede(self, session: Session, former: str) -> None:
+        """A client came back as ``session``: its former one ends, at whichever process it still hangs half open."""
+
 
 def subscribe(session: Session, message: Message, _decision: Decision) -> None:
     """``event.subscribe {"topic": PREFIX}``: answered once it is live.

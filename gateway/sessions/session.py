@@ -401,7 +401,7 @@ class Session:
             # another user, or of a gateway that was another one, names none
             former = session_of(self.sessions.key, self.principal, str(obj.get("token", "")))
             if former is not None:
-                self.sessions.supersede(former, self)
+                self.administration.supersede(self, former)
             self.resume(
                 str(obj["epoch"]), int(obj["sequence"]), list(obj["subscriptions"]), self._tell_resumed
             )

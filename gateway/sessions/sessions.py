@@ -264,11 +264,13 @@ class Sessions:
         self.counters.refusals[f"{kind}: {status}"] += 1
         return Denied(text, public=text, status=status, close=close, errno=errno)
 
-    def supersede(self, former: str, session: Session) -> None:
-        """A client came back as ``session``: its former connection, if it is still there half open, ends."""
+    def supersede(self, former: str, user: str) -> bool:
+        """A client of ``user`` came back by another connection: its former session ends; False: it is not here."""
         other = self.by_id.get(former)
-        if other is not None and other is not session and other.principal.name == session.principal.name:
-            other.close(ENDED, "resumed by another connection")
+        if other is None or other.principal.name != user:
+            return False
+        other.close(ENDED, "resumed by another connection")
+        return True
 
     # -- who they are --------------------------------------------------------------------------
 

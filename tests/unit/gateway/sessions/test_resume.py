@@ -9,7 +9,7 @@ from gateway.events.run import Run
 from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.resume import BEHIND_S, PORTION_BYTES, PORTION_MSGS, Replays, session_of, token_for
 from tests.tables import for_each
-from tests.unit.gateway.sessions.desk import KEY, principal, rule, run, until
+from tests.unit.gateway.sessions.desk import KEY, Desk, Others, principal, rule, run, until
 from tests.unit.routing.operations import bytecodes
 
 ADA, BOB = principal("ada", 1001), principal("bob", 1002, credential="token:2")
@@ -125,6 +125,26 @@ def test_a_half_open_former_connection_is_ended_and_changes_nothing():
         await publish(desk, "news.b")
         await until(lambda: web.topics == ["news.a", "news.b"])
         assert old.topics == ["news.a"]
+
+    run(script, rules=[NEWS])
+
+
+def test_a_half_open_former_connection_at_another_worker_is_ended_and_nobody_elses():
+    async def script(desk):
+        other = Desk(desk.rundir, desk.sessions.settings)
+        old, again = other.client(), other.client()
+
+        async def workers(question):
+            return [other.administration.answered(question)]
+
+        desk.sessions.peers = Others(workers)
+        web, bob = desk.client(), desk.client(BOB)
+        resume(bob, token_for(KEY, BOB, again.session.id), *place(desk))  # of a session of another user
+        resume(web, old, *place(desk))
+        assert (await resumed(web))["recovered"]
+        await until(lambda: old.code == 4006)
+        assert again.code is None
+        await other.close()
 
     run(script, rules=[NEWS])
 
