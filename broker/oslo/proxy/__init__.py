@@ -9,22 +9,19 @@
     server_links            these server processes: what they say, how their end is noticed, listeners that are dropped
     restart_gate            after a restart nothing is read until local servers are registered again
     pipeline                what all pipelines have in common, and those three whose messages are for one listener;
-                            ``direct``: CALL and CAST
+                            ``direct``: CALL and CAST, and what is known of each sender and address
     listeners               who listens: in turns, with what waits for each, within its credit (pure)
+    pools                   the listeners of notifications: who of each pool gets one (pure)
+    backlog                 what is kept for listeners of notifications that are away (pure); ``backlog_store``: on disk
+    pending                 calls that wait for their replies (pure)
+    subscriptions           who hears which fan-outs (pure)
+    slow_consumers          subscribers that read nothing: cut off before too much waits for them
+    call, cast, fanout, notify      the four pipelines
     acl                     who comes in, and what they may do (pure)
     reload                  keys, rules and certificate read again while it runs
     topic_stats             what is counted by where messages go (``reactor.counters``: all else)
-    route_cache             what is known of each sender and address (pure)
-    pending                 calls that wait for their replies (pure)
-    caller_probe            callers that are gone: noticed, and told to who answers them
-    publishers              where fan-outs are published to local servers
-    subscriptions           who has subscribed to what there (pure)
-    slow_consumers          subscribers that read nothing: cut off before too much waits for them
-    pools                   the listeners of notifications: who of each pool gets one (pure)
-    backlog                 what is kept for listeners of notifications that are away (pure); ``backlog_store``: on disk
     journal                 what passes, for the journal: one feed for all rooms, the records of each pipeline;
                             ``summaries``: what they say of one message (pure)
-    call, cast, fanout, notify      the four pipelines
 
 Each pipeline has sockets, registrations and an announcement of its own and can run alone.
 """

@@ -11,9 +11,12 @@
     proxy          [envelope][body]              entry ROUTER
 
 Nothing is looked up anywhere else: a call costs a few dictionary lookups. Nothing waits for a listener that is out of
-``credit``: another one of the address has it, or the client is told BUSY. A client is answered REFUSED when its message
+credit: another one of the address has it, or the client is told BUSY. A client is answered REFUSED when its message
 was not given to anybody; a message that was is never given to another server. Casts come this way when their sender
 wants to know that they were taken (``Flag.CONFIRM``), or when the other way is closed.
+
+A reply that finds nobody is what rabbit calls undeliverable (its ``direct_mandatory_flag``): the server did the work,
+and its caller does not know. It learns that at its control socket: REFUSED NO_CALLER with the call's id, and a text.
 """
 
 # compiled: mypyc
@@ -21,6 +24,7 @@ wants to know that they were taken (``Flag.CONFIRM``), or when the other way is 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -43,19 +47,12 @@ from broker.oslo.frames import (
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.caller_probe import GAVE_UP, GONE, CallerProbe
-from broker.oslo.proxy.direct import DirectRoom
+from broker.oslo.proxy.direct import BEGIN, ID_AT, TRIES_MAX, CachedRoute, DirectRoom, stamped_for
 from broker.oslo.proxy.listeners import CREDIT_MAX, NO_QUEUE, Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
-from broker.oslo.proxy.route_cache import (
-    BEGIN,
-    ID_AT,
-    TRIES_MAX,
-    CachedRoute,
-    stamped_for,
-)
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.router import RouterSocket
 from broker.oslo.reactor.socket import Frames, Outcome
 
 # times are read where they are used, not folded by the compiler: tests shorten them
@@ -63,6 +60,17 @@ SWEEP_S: float = 1.0
 """Between two looks for calls whose time is over."""
 ORPHAN_S: float = 2.0
 """What a process sent just before it ended is still accepted for so long after the kernel told of its end."""
+PROBE_S: float = 10.0
+"""Between two looks whether clients are still there whose calls last: the entries of those that are gone are free for
+others. They are sent a PULSE, of which they take no notice."""
+LASTING_S: Final = 120.0
+"""What has longer to go than this lasts; entries of other calls end soon enough by themselves."""
+FRESH_S: float = 5.0
+"""For so long after its start a proxy tells no server that its reply finds nobody: it knows no call of before, and who
+still waits for one asks again."""
+_GONE: Final = b"its caller is gone, or takes nothing"
+_GAVE_UP: Final = b"its caller is gone, or has given up"
+_PULSE: Final = (encode(Kind.PULSE), b"")
 _CALL: Final = int(Kind.CALL)
 _CAST: Final = int(Kind.CAST)
 _REPLY: Final = int(Kind.REPLY)
@@ -98,9 +106,10 @@ class CallProxy(DirectRoom):
         )
         registration.socket.stale = self._stale
         self._sockets = self._frontend.sockets
-        self._caller_probe = CallerProbe(
-            reactor, self._sockets, self._pending, self.counters, registration.send
-        )
+        for index, socket in enumerate(self._sockets):
+            assert isinstance(socket, RouterSocket)
+            socket.lost = partial(self._on_client_end, _INDEX[index])
+        self._probed_s = self._begun_s = reactor.now()
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
         undo.callback(self._timer.cancel)
         return registration
@@ -264,7 +273,7 @@ class CallProxy(DirectRoom):
         if (call is None or call.link is not link) and self._pending.fits(key, link) is None:
             self.counters.count("late_replies" if call is None else "foreign_replies")
             if kind == _REPLY and call is None:
-                self._caller_probe.tell(link, key, GAVE_UP)
+                self._tell_no_caller(link, key, _GAVE_UP)
             return
         if kind != _BEAT:
             self._pending.end(key)
@@ -274,7 +283,31 @@ class CallProxy(DirectRoom):
         if self._sockets[route[0]].send(answer) <= Outcome.FULL:
             self.counters.count("client_gone")
             if kind == _REPLY:
-                self._caller_probe.tell(link, key, GONE)
+                self._tell_no_caller(link, key, _GONE)
+
+    # ------------------------------------------------------------ callers that are gone
+
+    def _on_client_end(self, index: bytes, rid: bytes, _waited: list[Frames]) -> None:
+        """The client ``rid`` is gone: its calls are forgotten."""
+        forgotten = self._pending.forget_client(index + rid)
+        if forgotten:
+            self.counters.count("abandoned", forgotten)
+
+    def _probe_clients(self, now_s: float) -> None:
+        """Send a PULSE to each client whose calls last: its socket says so where nobody is there."""
+        if now_s < self._probed_s + PROBE_S:
+            return
+        self._probed_s = now_s
+        for route in self._pending.lasting(now_s + LASTING_S):
+            socket = self._sockets[route[0]]
+            assert isinstance(socket, RouterSocket)
+            if not socket.waiting_for(route[1:]):
+                socket.send([route[1:], *_PULSE])
+
+    def _tell_no_caller(self, link: ServerLink, key: bytes, text: bytes) -> None:
+        """The reply of ``link`` to the call ``key`` finds nobody."""
+        if self._reactor.now() >= self._begun_s + FRESH_S:
+            self._registration.send(link, (refusal(key[-ID_BYTES:], Reason.NO_CALLER), text))
 
     # ------------------------------------------------------------ registrations
 
@@ -328,7 +361,7 @@ class CallProxy(DirectRoom):
             if self._registration.socket.waiting_for(link.rid):
                 self._registration.sift(link, self._stale)
         now_s = self._reactor.now()
-        self._caller_probe.look(now_s)
+        self._probe_clients(now_s)
         expired = self._pending.expire(now_s)
         if expired:
             self.counters.count("expired", len(expired))

@@ -23,10 +23,9 @@ from broker.oslo.frames import HEAD_BYTES, Flag, Kind, Malformed, dated, decode,
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.direct import DirectRoom
+from broker.oslo.proxy.direct import BEGIN, TRIES_MAX, CachedRoute, DirectRoom, stamped_for
 from broker.oslo.proxy.listeners import Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
-from broker.oslo.proxy.route_cache import BEGIN, TRIES_MAX, CachedRoute, stamped_for
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.socket import Frames, Outcome
 

@@ -4,8 +4,31 @@ Seed 003, "PUB/SUB for FANOUT CAST": a client publishes once to each node that h
 its servers, however many they are. A server registers by subscribing; the first subscription to a filter goes upstream
 to the clients and becomes a record of the directory, the last one's end takes both back.
 
-A message is ``[filter][envelope][body]`` on both sides. Its number (``word``) counts the messages of its filter from 1
-since the proxy's start: a server that does not read loses messages, alone, and sees by the numbers how many.
+::
+
+    client XPUB    [filter][envelope][body]      XSUB: the entry
+    proxy          [filter][envelope][body]      XPUB: the exit, a file of the node
+
+A message's number (``word``) counts those of its filter from 1 since the proxy's start: a server that does not read
+loses messages, alone, and sees by the numbers how many.
+
+Who connects to the exit is asked for by ZAP, so that every connection has a name of its own, and what it subscribes to
+is granted or not, one by one (``ZMQ_XPUB_MANUAL``). A subscriber that also subscribes to ``?`` and a token of 16 bytes
+is answered on it, ``[?token][OPENED][JSON Opened]``, when all it subscribed to before is in force.
+
+Not blocking (no ``ZMQ_XPUB_NODROP``): with it, one subscriber that does not read would stop what is published for all
+others. Without it, libzmq drops what is for that one alone, once ``SNDHWM`` messages wait for it, and the subscriber
+notices that by the numbers of messages. libzmq counts messages, not bytes, and the limit cannot be changed later: doing
+so while a peer leaves ends the process with a segmentation fault (libzmq 4.3.5 tells the limit to the other end of the
+connection, which may be deleted by then). Several subscribers that do not read share what waits for them: libzmq keeps
+one copy of a message.
+
+So large messages may take more than the bytes that are asked for: subscribers that read nothing are cut off
+(``slow_consumers``).
+
+libzmq tells whose subscription it reports in a list beside the messages, which a peer that sends something else than
+subscriptions throws out of step until everything has been read. Subscriptions read in between are not granted; whoever
+is not answered within its patience connects anew.
 """
 
 # compiled: mypyc
@@ -13,7 +36,10 @@ since the proxy's start: a server that does not read loses messages, alone, and 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+import itertools
+import os
+from collections import Counter
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -21,23 +47,32 @@ from broker.identity import Credentials
 from broker.name_stats import NameStats
 from broker.oslo.frames import (
     FANOUT_LETTER,
+    HANDSHAKE_LETTER,
     HEAD_BYTES,
+    ID_BYTES,
     MAGIC,
     VERSION,
     Kind,
     Malformed,
     decode,
+    encode,
     numbered,
     read_filter,
     stamped,
 )
-from broker.oslo.names import Pipeline, Reason
+from broker.oslo.names import NAME_BYTES_MAX, Pipeline, Reason, exit_file
 from broker.oslo.node import NodeConfig
+from broker.oslo.origin import credentials
 from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.pipeline import PipelineRoom
-from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
-from broker.oslo.reactor import Reactor
+from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
+from broker.oslo.proxy.subscriptions import GrantedSubscriptions
+from broker.oslo.reactor import Reactor, Socket
+from broker.oslo.reactor.binding import bind_local, guard, remove_socket
+from broker.oslo.reactor.socket import Frames
+from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
 from broker.oslo.records import Opened, Opening, Record, to_json
 from broker.transport.curve import Certificate
 
@@ -47,12 +82,64 @@ PASSED_MAX: Final = 16_384
 """Senders and addresses that were looked at and may pass; then all are forgotten and looked at again."""
 PASSED_BYTES_MAX: Final = 1024
 """Longer envelopes are looked at each time."""
+FILTER_BYTES_MAX: Final = 2 * (NAME_BYTES_MAX + 1) + 1
+TOKEN_BYTES: Final = len(HANDSHAKE_LETTER) + ID_BYTES
+FEWEST_MSGS: Final = 64
+"""What may wait for one subscriber in any case: a healthy one is this far behind, now and then."""
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
 _BEGIN: Final = MAGIC + bytes([VERSION, Kind.FANOUT])
 _BEGIN_BYTES: Final = len(_BEGIN)
 
 
+class Subscriber(NamedTuple):
+    """A connection."""
+
+    name: str
+    """Unique: a number and the address that libzmq gives a local peer."""
+    who: Credentials
+    uid: int
+    pid: int
+
+
+class SubscriberAccess:
+    """Judges who connects, see ``broker.oslo.reactor.binding.ZapPolicy``: everybody the access control knows.
+
+    Attributes:
+        denied: connections refused.
+        shut: True once nobody is to get in any more.
+    """
+
+    def __init__(self, acl: AccessControl) -> None:
+        self.denied = 0
+        self.shut = False
+        self._acl = acl
+        self._numbers = itertools.count(1)
+
+    def judge(self, address: str, key: str) -> str | None:
+        """The name of a connection, None for one that may not enter."""
+        if self._acl.by_ipc(address) is None:
+            self.denied += 1
+            return None
+        return f"{next(self._numbers)} {address}"
+
+    def subscriber(self, name: str) -> Subscriber | None:
+        """Who has the connection of that name; None: nobody we let in."""
+        address = name.partition(" ")[2]
+        who = self._acl.by_ipc(address)
+        uid, _gid, pid = credentials(address)
+        return None if who is None or uid is None or pid is None else Subscriber(name, who, uid, pid)
+
+
 class FanoutProxy(PipelineRoom):
-    """One node's pipeline of fan-outs; arguments and attributes as ``PipelineRoom``'s."""
+    """One node's pipeline of fan-outs; arguments and attributes as ``PipelineRoom``'s.
+
+    libzmq holds ``PUBLISH_MSGS`` messages for one subscriber, or fewer: as many of ``TYPICAL_BYTES`` as a queue may
+    hold bytes. A subscriber that does not read while more than these bytes are published is cut off.
+
+    Attributes:
+        heard: the subscriptions at the exit.
+    """
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
         super().__init__(reactor, config, acl, Pipeline.FANOUT, zmq.XSUB)
@@ -60,21 +147,28 @@ class FanoutProxy(PipelineRoom):
         self._stats: dict[bytes, NameStats] = {}
         self._numbers: dict[bytes, int] = {}
         self._passed: set[tuple[Credentials, bytes, bytes]] = set()
+        self.heard = GrantedSubscriptions(alive)
+        self._keeper = SubscriberAccess(acl)
+        self._in_doubt = False
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
-        self._publisher = LocalPublisher(
-            self._reactor,
-            self._config,
-            self._acl,
-            self.counters,
-            allows=self._allows,
-            first=self._first,
-            last=self._last,
-            answer=self._answer,
-            changed=self.on_change,
-            journal=self._journal,
+        reactor, config = self._reactor, self._config
+        if reactor.context is None:
+            raise RuntimeError("an exit is opened before its reactor was")
+        sock = reactor.context.socket(zmq.XPUB)
+        undo.callback(sock.close, 0)
+        self._release = guard(reactor, sock, self._keeper)
+        undo.callback(self._release)
+        tune_local(sock, config.message_bytes_max, send_msgs=limit(config.queue_bytes))
+        sock.set(zmq.XPUB_MANUAL, 1)
+        self._path = bind_local(sock, config.path(exit_file(Pipeline.FANOUT)), config.ipc_group)
+        self._slow_consumers = SlowConsumers(
+            reactor, sock, self._path, bytes_max=config.queue_bytes, cut=self._count_cut
         )
-        undo.callback(self._publisher.close)
+        self._exit = Socket(reactor, sock, self._on_subscription, origin="User-Id")
+        undo.callback(self._close_exit, 0)
+        if self._journal is not None:
+            self._journal.watch(self._exit, heard=self.heard.count)
         return RegistrationSocket(
             self._reactor, self._config, Pipeline.FANOUT, self._acl, self.counters, self
         )
@@ -89,7 +183,10 @@ class FanoutProxy(PipelineRoom):
         """Never called: nothing is opened here."""
 
     def _registered(self) -> dict[int, int]:
-        return self._publisher.registered()
+        found: Counter[int] = Counter()
+        for data in self.heard.heard():
+            found.update({credentials(name)[2] or 0 for name in self.heard.names(data)})
+        return found
 
     def renew(self, certificate: Certificate | None) -> int:
         """See ``PipelineRoom.renew``."""
@@ -97,20 +194,95 @@ class FanoutProxy(PipelineRoom):
         return super().renew(certificate)
 
     def _review(self) -> int:
-        return self._publisher.review()
+        """Cut off the processes that hear what they may not hear any more; returns how many. They connect and subscribe
+        anew, and are then granted what they may hear.
+        """
+        denied: set[int] = set()
+        for data in self.heard.heard():
+            for name in self.heard.names(data):
+                subscriber = self._keeper.subscriber(name)
+                if subscriber is not None and not self._may_hear(data, subscriber):
+                    denied.add(subscriber.pid)
+        for pid in denied:
+            self._slow_consumers.shut_down(pid)
+        return len(denied)
 
     def close(self, linger_ms: int = 0) -> None:
         """See ``PipelineRoom.close``."""
         super().close(linger_ms)
-        self._publisher.close(linger_ms)
+        self._close_exit(linger_ms)
+
+    def _close_exit(self, linger_ms: int) -> None:
+        self._slow_consumers.close()
+        self._exit.close(linger_ms)
+        self._release()
+        remove_socket(self._path)
 
     # ------------------------------------------------------------ servers
 
-    def _allows(self, data: bytes, subscriber: Subscriber) -> bool | None:
+    def _on_subscription(self, frames: list[bytes], name: str) -> None:
+        data = frames[0]
+        if len(frames) != 1 or data[:1] not in (b"\0", b"\1"):
+            self._in_doubt = True
+            text = "saw %d frames of %.64s, expected a subscription"
+            self.counters.count_dropped(
+                "malformed_subscription", text, len(frames), name or "a peer that is gone"
+            )
+        elif data[:1] == b"\0":
+            self._unsubscribe(data[1:], name)
+        else:
+            self._subscribe(data[1:], name)
+        if self._in_doubt and not int(self._exit.sock.get(_EVENTS)) & _POLLIN:
+            self._in_doubt = False
+
+    def _subscribe(self, data: bytes, name: str) -> None:
+        count, sock = self.counters.count_dropped, self._exit.sock
+        subscriber = self._keeper.subscriber(name)
+        if subscriber is None or self._in_doubt:
+            text = "did not grant %.64r to %.64s: cannot tell whose it is"
+            count("subscription_in_doubt", text, data[:64], name)
+            self.heard.pass_over(data)
+            return
+        if data[:1] == HANDSHAKE_LETTER and len(data) == TOKEN_BYTES:
+            sock.setsockopt(zmq.SUBSCRIBE, data)
+            self.counters.count("handshakes")
+            announcer = self._announcer  # whatever is not in force yet is when it has promised a version
+            opened = Opened(self._config.node, announcer.incarnation, version=announcer.promise())
+            self._publish((data, encode(Kind.OPENED), to_json(opened)))
+            sock.setsockopt(zmq.UNSUBSCRIBE, data)  # answered: nothing of it stays
+            return
+        allowed = self._may_hear(data, subscriber) if len(data) <= FILTER_BYTES_MAX else None
+        if allowed is None:
+            count("unknown_filter", "saw the filter %.64r from %.64s, which is none of ours", data[:64], name)
+            return
+        if not self.heard.has_room(data, subscriber.uid):
+            count("too_many_filters", "no room for the filter %.64r from %.64s", data[:64], name)
+            self.heard.pass_over(data)
+            return
+        if allowed:
+            sock.setsockopt(zmq.SUBSCRIBE, data)
+        else:
+            count("subscription_denied", "%.64s may not listen to %.64r", name, data[:64])
+        if self.heard.add(data, name, subscriber.uid, granted=allowed):
+            self._first(data)
+        self.on_change()
+
+    def _unsubscribe(self, data: bytes, name: str) -> None:
+        if name and not self._in_doubt:
+            self._exit.sock.setsockopt(zmq.UNSUBSCRIBE, data)
+        if self.heard.remove(data, name):
+            self._last(data)
+        self.on_change()
+
+    def _may_hear(self, data: bytes, subscriber: Subscriber) -> bool | None:
+        """None: that is no filter of fan-outs."""
         address = _address(data)
         return None if address is None else self._acl.may_listen(subscriber.who, *address)
 
     def _first(self, data: bytes) -> None:
+        """Somebody hears that filter from now on."""
+        if self._journal is not None:
+            self._journal.heard(data)
         address = _address(data)
         if address is not None:
             record = self._records[data] = Record(*address)
@@ -120,6 +292,9 @@ class FanoutProxy(PipelineRoom):
             self._announcer.add((record,))
 
     def _last(self, data: bytes) -> None:
+        """Nobody hears it any more."""
+        if self._journal is not None:
+            self._journal.unheard(data)
         self._stats.pop(data, None)
         record = self._records.pop(data, None)
         if record is not None:
@@ -134,9 +309,10 @@ class FanoutProxy(PipelineRoom):
         for data in unheard[: len(unheard) // 2]:
             del self._numbers[data]
 
-    def _answer(self) -> bytes:
-        announcer = self._announcer
-        return to_json(Opened(self._config.node, announcer.incarnation, version=announcer.promise()))
+    def _count_cut(self, pid: int) -> None:
+        self.counters.count_dropped(
+            "subscribers_cut", "pid %d does not read: cut off, with what waited for it", pid
+        )
 
     # ------------------------------------------------------------ messages
 
@@ -166,7 +342,12 @@ class FanoutProxy(PipelineRoom):
         number = self._numbers.get(data, 0) + 1
         self._numbers[data] = number
         self.counters.counts["published"] += 1
-        self._publisher.publish((data, numbered(stamped(head, who), number), body))
+        self._publish((data, numbered(stamped(head, who), number), body))
+
+    def _publish(self, frames: Frames) -> None:
+        """Send to whoever hears the first frame; never waits."""
+        self._exit.send(frames)
+        self._slow_consumers.published(sum(map(len, frames)))
 
     def _may_pass(self, data: bytes, head: bytes, who: Credentials) -> bool:
         try:
@@ -191,10 +372,11 @@ class FanoutProxy(PipelineRoom):
     # ------------------------------------------------------------ STATUS
 
     def _pipeline_status(self) -> dict[str, Any]:
+        told = status_of("XPUB", f"ipc://{self._path}", self._exit)
         return {
-            "exit": self._publisher.status(),
+            "exit": {**told, "denied": self._keeper.denied, "filters": len(self.heard)},
             "topics": {
-                f"{record.exchange}/{record.topic}": self._publisher.heard.count(data)
+                f"{record.exchange}/{record.topic}": self.heard.count(data)
                 for data, record in self._records.items()
             },
         }
@@ -203,3 +385,22 @@ class FanoutProxy(PipelineRoom):
 def _address(data: bytes) -> tuple[str, str] | None:
     """Exchange and topic of a fan-out's filter; None when it is none."""
     return read_filter(data) if data[:1] == FANOUT_LETTER else None
+
+
+def limit(send_bytes: int) -> int:
+    """How many messages may wait for one subscriber, of ``send_bytes`` in all when they are of usual size."""
+    return min(PUBLISH_MSGS, max(send_bytes // TYPICAL_BYTES, FEWEST_MSGS))
+
+
+def alive(name: str) -> bool:
+    """Whether the process at the end of the connection of that name may still be there."""
+    _uid, _gid, pid = credentials(name)
+    if not pid:
+        return True  # of another namespace: cannot be told
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -286,7 +286,7 @@ def test_a_server_that_does_not_answer_is_told_of(node, open_session):
 
 @pytest.mark.patient
 def test_a_reply_that_finds_nobody_is_a_line_in_the_servers_log(run_node, open_session, monkeypatch, caplog):
-    monkeypatch.setattr("broker.oslo.proxy.caller_probe.FRESH_S", 0.0)
+    monkeypatch.setattr("broker.oslo.proxy.call.FRESH_S", 0.0)
     monkeypatch.setattr("broker.oslo.proxy.call.SWEEP_S", 0.02)
     node = run_node()
     server, caller = open_session(), open_session(retry_s=0.06)

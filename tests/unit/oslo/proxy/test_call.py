@@ -10,7 +10,7 @@ from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.frames import Flag, Kind, due_of, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
-from broker.oslo.proxy import call, caller_probe
+from broker.oslo.proxy import call
 from broker.oslo.records import to_json
 from tests.live.oslo_raw import Answer, child_of, node_at, until
 from tests.live.oslo_wire import hear
@@ -223,7 +223,7 @@ def test_calls_without_limit_are_limited_in_number_and_leave_room_for_others(run
 
 @pytest.mark.parametrize("tcp", [False, True])
 def test_calls_of_clients_that_are_gone_are_forgotten(run_node, monkeypatch, tcp):
-    monkeypatch.setattr(caller_probe, "PROBE_S", 0.1)
+    monkeypatch.setattr(call, "PROBE_S", 0.1)
     monkeypatch.setattr(call, "SWEEP_S", 0.05)
     node = run_node(pending_max=8)
     server, client, stays = node.server(), node.client(tcp=tcp), node.client(tcp=tcp)
@@ -241,7 +241,7 @@ def test_calls_of_clients_that_are_gone_are_forgotten(run_node, monkeypatch, tcp
 
 
 def test_calls_that_end_soon_are_not_asked_about(run_node, monkeypatch):
-    monkeypatch.setattr(caller_probe, "PROBE_S", 0.0)
+    monkeypatch.setattr(call, "PROBE_S", 0.0)
     monkeypatch.setattr(call, "SWEEP_S", 0.02)
     node = run_node()
     server, client = node.server(), node.client()
@@ -451,7 +451,7 @@ def test_a_client_that_is_gone_is_counted(node):
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_server_learns_that_its_reply_found_nobody(run_node, monkeypatch, gone):
-    monkeypatch.setattr(caller_probe, "FRESH_S", 0.0)
+    monkeypatch.setattr(call, "FRESH_S", 0.0)
     monkeypatch.setattr(call, "SWEEP_S", 0.02)
     node = run_node()
     server, client = node.server(), node.client()

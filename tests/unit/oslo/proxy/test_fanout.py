@@ -15,8 +15,7 @@ from broker.identity import Role
 from broker.oslo.frames import Kind, decode, encode, fanout_filter, new_id
 from broker.oslo.names import Pipeline
 from broker.oslo.node import Rule
-from broker.oslo.proxy.fanout import FanoutProxy
-from broker.oslo.proxy.publishers import FEWEST_MSGS, limit
+from broker.oslo.proxy.fanout import FEWEST_MSGS, FanoutProxy, limit
 from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
 from tests.tables import for_each
@@ -204,7 +203,7 @@ def test_what_is_no_subscription_is_counted_and_hurts_nobody(rig: Rig) -> None:
 
 
 def test_a_subscription_read_behind_junk_is_not_granted_to_anybody(rig: Rig) -> None:
-    """libzmq cannot tell whose it is, see ``publishers``."""
+    """libzmq cannot tell whose it is, see ``fanout``."""
     rude = rig.peer(zmq.XSUB, "fanout.pub")
     rig.until(lambda: rude.getsockopt(zmq.EVENTS) & zmq.POLLOUT)
     rude.send(b"\1" + fanout_filter("openstack", "other"))
@@ -276,9 +275,8 @@ def test_a_frozen_server_costs_only_its_own_messages(rig: Rig) -> None:
 
 def test_a_subscriber_that_lost_messages_sees_it_by_the_numbers(rundir: Path) -> None:
     with Rig(FanoutProxy, Pipeline.FANOUT, rundir, queue_bytes=1) as rig:
-        publisher = rig.room._publisher
-        assert publisher._sock.getsockopt(zmq.SNDHWM) == FEWEST_MSGS
-        publisher._slow_consumers.close()  # on a busy machine it would be cut off instead
+        assert rig.room._exit.sock.getsockopt(zmq.SNDHWM) == FEWEST_MSGS
+        rig.room._slow_consumers.close()  # on a busy machine it would be cut off instead
         slow = server(rig, "nova", RCVHWM=5)
         sender = client(rig)
         rig.receive(sender)

@@ -7,9 +7,10 @@ import pytest
 from broker.identity import Credentials, Role
 from broker.oslo.frames import Kind, Malformed, decode, encode, new_id
 from broker.oslo.node import NodeConfig, Rule
+from broker.oslo.proxy import direct
 from broker.oslo.proxy import listeners as pausing
-from broker.oslo.proxy import route_cache as module
 from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.direct import RouteCache, stamped_for
 from broker.oslo.proxy.listeners import (
     LOOK_S,
     PAUSE_MAX_S,
@@ -19,7 +20,6 @@ from broker.oslo.proxy.listeners import (
     Listeners,
     WaitingMessage,
 )
-from broker.oslo.proxy.route_cache import RouteCache, stamped_for
 from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.records import Opening, Record
 from tests.tables import for_each
@@ -281,7 +281,7 @@ def test_decisions_are_remembered_for_each_sender():
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "ROUTES_MAX", 10)
+    monkeypatch.setattr(direct, "ROUTES_MAX", 10)
     ways = ways_of(table())
     for number in range(25):
         ways.meet(WHO, encode(Kind.CALL, "x", f"t{number}", id=new_id()))

@@ -193,7 +193,7 @@ def test_what_is_published_while_the_proxy_stood_still_counts(watch) -> None:
 
 def test_who_comes_and_goes_leaves_no_descriptor(rundir: Path) -> None:
     with Rig(FanoutProxy, Pipeline.FANOUT, rundir) as rig:
-        stalls = rig.room._publisher._slow_consumers
+        stalls = rig.room._slow_consumers
         for _ in range(20):
             sub = rig.context.socket(zmq.SUB)
             sub.connect(rig.config.path("fanout.pub"))

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.oslo.proxy import subscriptions
-from broker.oslo.proxy.publishers import alive
+from broker.oslo.proxy.fanout import alive
 from broker.oslo.proxy.subscriptions import NAMES_SPARE, GrantedSubscriptions
 
 F, G = b"Fx\0y\0", b"Fx\0z\0"
