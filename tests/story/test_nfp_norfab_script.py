@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ topology:
   broker: true
   workers: [greet-1, greet-2]
 """
+PATIENCE_S = 40.0
 GREET = """\
 from broker.nfp.worker import Worker
 
@@ -85,6 +89,23 @@ def test_a_script_that_forgets_to_end_it_ends_it_all_the_same(folder: Path) -> N
     assert (done.returncode, done.stderr) == (3, "")
     with BlockingClient(broker=endpoint, server_key="") as client, pytest.raises(LinkBroken):
         client.wait_connected(0.5)
+
+
+@pytest.mark.patient
+def test_a_script_that_is_killed_leaves_nothing_behind(folder: Path) -> None:
+    endpoint = free_endpoint()
+    done = run(folder, endpoint, SCRIPT.replace("nf.destroy()", "import os; os.kill(os.getpid(), 9)"))
+    assert done.returncode == -signal.SIGKILL
+    end = time.monotonic() + PATIENCE_S
+    while is_open(endpoint):
+        assert time.monotonic() < end, "the broker is still there"
+        time.sleep(0.1)
+
+
+def is_open(endpoint: str) -> bool:
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    with socket.socket() as sock:
+        return sock.connect_ex((host, int(port))) == 0
 
 
 @pytest.mark.patient

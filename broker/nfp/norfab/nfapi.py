@@ -8,10 +8,9 @@ import importlib
 import json
 import logging
 import os
-import subprocess
+import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -19,11 +18,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from broker import interpreter
+from broker.children.child import Child, Program, Restarts
+from broker.children.supervisor import Step, Supervisor
 from broker.errors import ConfigError
+from broker.loopthread import LoopThread
 from broker.nfp.inventory import load_environment
 from broker.nfp.norfab.client import NFPClient
 from broker.nfp.norfab.inventory import Inventory
 from broker.nfp.peer.brokers import DEFAULT
+from broker.tasks import first_of
 
 log = logging.getLogger("headgate")
 PYTHON: Final = "NORFAB_PYTHON"
@@ -146,7 +149,7 @@ class NorFab:
 
 
 class _Topology:
-    """``headgate nfp up`` in a process of its own, which ends with ``stop``.
+    """``headgate nfp up`` in a process of its own, which ends with ``stop``, and with this process however that ends.
 
     Raises:
         ConfigError: it did not come up; the text is what it said.
@@ -154,7 +157,7 @@ class _Topology:
 
     def __init__(self, inventory: Inventory, broker: bool, workers: bool, names: list[str]) -> None:
         self._written = "" if inventory.path else _write(inventory)
-        words = [*interpreter.command("headgate"), "nfp", "up", inventory.path or self._written, "--json"]
+        words = [*interpreter.command("headgate"), "nfp", "up", inventory.path or self._written]
         words.append("--no-env")  # it was read, as load_env_override says
         words += [
             word for word, given in (("--no-broker", not broker), ("--no-workers", not workers)) if given
@@ -163,16 +166,14 @@ class _Topology:
             words += ["--worker", name]
         if os.environ.get(PYTHON):
             words += ["--norfab", os.environ[PYTHON]]
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        self._up = threading.Event()
         self._said: deque[str] = deque(maxlen=SAID_MAX)
-        self._reader = threading.Thread(target=self._read, name="headgate nfp up", daemon=True)
-        self._reader.start()
+        self._folder = tempfile.TemporaryDirectory(prefix="headgate-norfab-")
+        program = Program("headgate nfp up", lambda: words, restarts=Restarts(ends_max=1))
+        self._child = Child(program, self._hear, os.path.join(self._folder.name, "up"))
+        self._thread = LoopThread()
         patience_s = float(inventory.topology.get("workers_init_timeout") or START_S)
-        if not self._up.wait(patience_s) or self._process.poll() is not None:
+        self._thread.run(self._start(patience_s))
+        if not self._child.ready:
             self.stop()
             said = "\n".join(self._said) or f"not there within {patience_s:g} s"
             hint = f" ({PYTHON} in the environment is --norfab)" if "--norfab" in said else ""
@@ -180,35 +181,21 @@ class _Topology:
                 f"the broker and the workers of the inventory could not be started: {said}{hint}"
             )
 
-    def _read(self) -> None:
-        """Hear what it says: JSON objects, and plain text where it could not even begin."""
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self._hear(line.rstrip())
-        self._process.wait()
-        self._up.set()
+    async def _start(self, patience_s: float) -> None:
+        self._child.start()
+        await first_of(self._child.settled.wait(), seconds=patience_s)
 
-    def _hear(self, line: str) -> None:
-        try:
-            said = json.loads(line)
-            event, text = said["event"], f"{said['name']} {said['text']}".strip()
-        except (ValueError, KeyError, TypeError):
-            event, text = "", line
-        log.info("headgate nfp up: %s", text)
-        if event == "up":
-            self._up.set()
-        elif not self._up.is_set():
+    def _hear(self, name: str, event: str, text: str) -> None:
+        log.info("%s: %s", name, text)
+        if event == "line":
             self._said.append(text)
 
     def stop(self) -> None:
         """Have them leave in order, and wait for it."""
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        self._reader.join(1.0)
+        child = self._child
+        self._thread.run(Supervisor([child]).end([child], Step([child], signal.SIGTERM, STOP_S)))
+        self._thread.stop()
+        self._folder.cleanup()
         if self._written:
             Path(self._written).unlink(missing_ok=True)
 

@@ -213,7 +213,7 @@ def up(place, monkeypatch):
     """`headgate nfp up`, as a script of this test; returns what it was called with."""
 
     def becomes(code):
-        (place / "up.py").write_text("import json, signal, sys, time\n" + code)
+        (place / "up.py").write_text("import json, os, signal, socket, sys, time\n" + code)
         monkeypatch.setattr(
             "broker.interpreter.command", lambda module: (sys.executable, "-S", str(place / "up.py"))
         )
@@ -224,8 +224,8 @@ def up(place, monkeypatch):
 UP = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 open("words", "w").write(json.dumps(sys.argv[1:]))
-print("no JSON")
-print(json.dumps({"time": "", "name": "", "event": "up", "text": "all there"}), flush=True)
+print("all there", flush=True)
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
 time.sleep(60)
 """
 
@@ -246,13 +246,13 @@ def test_start(place, up, wanted, words):
     try:
         nf.start(**wanted)
         assert json.loads((place / "words").read_text()) == [
-            "nfp", "up", str(place / "inventory.yaml"), "--json", "--no-env", *words,
+            "nfp", "up", str(place / "inventory.yaml"), "--no-env", *words,
         ]  # fmt: skip
         with pytest.raises(RuntimeError, match="one start"):
             nf.start()
     finally:
         nf.destroy()
-    assert nf._running._process.returncode == 0
+    assert nf._running._child.code == 0
 
 
 def test_an_inventory_that_is_no_file_is_one_while_it_runs(place, up):
