@@ -4,7 +4,7 @@
 
     mmi               the text's management interface and deployed NorFab's: counters, workers, log; restart, reload
     jobs              jobs, searched, filtered and shown
-    events            subscriptions, over ``event_bus``, which delivers, and ``replay_buffer``, the latest events
+    events            subscriptions, over ``event_bus``, which holds the latest events and delivers
     internal_service  what these services share: tasks, roles, arguments
 
 They see the broker itself (``server.broker.NfpBroker``). ``../MANAGEMENT.md`` has all their tasks.

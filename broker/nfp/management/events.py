@@ -19,9 +19,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.nfp.contract import Call, EventFilter
-from broker.nfp.management.event_bus import EventBus, Gap
+from broker.nfp.management.event_bus import EventBus, Gap, told
 from broker.nfp.management.internal_service import InternalService, Refused, number, text, words
-from broker.nfp.management.replay_buffer import told
 from broker.nfp.names import EVENTS, Dialect
 from broker.nfp.principal import Standing
 

@@ -3,7 +3,7 @@
 Each is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else,
 and with the role owner, which says that it comes from here: nobody else may publish such a topic (RFC 12, "Event
 Privacy"; an owner's link may pass such a stamp). A job of a key without userid, or of nobody, is told to owners only.
-The payload is what subscribers on the NFP side read (``management.replay_buffer.told``). Streams and what is no
+The payload is what subscribers on the NFP side read (``management.event_bus.told``). Streams and what is no
 job's are not published.
 
 Never waits (``client.bridge.Publisher``).
@@ -17,7 +17,7 @@ from typing import Final
 from broker.client.bridge import Publisher, word_of
 from broker.identity import USERID_UNKNOWN, Role
 from broker.nfp.contract import JobEvent
-from broker.nfp.management.replay_buffer import numbered, told
+from broker.nfp.management.event_bus import numbered, told
 from broker.nfp.principal import recipient
 from broker.wire.message import PRIVATE
 

@@ -29,7 +29,6 @@ from broker.nfp.rendering import render
 from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.fetched_files import delete
 from broker.nfp.worker.job_run import ASKING, COMPLETED, FAILED, PENDING, STARTED, TIMEOUT_S
-from broker.nfp.worker.results import clock_text
 from broker.nfp.worker.store import FINISHED, LISTED, StoredRun
 from broker.nfp.worker.tasks import Task, make
 
@@ -186,7 +185,7 @@ class _Builtin:
 
 def _row(job: StoredRun, state: str = "") -> dict[str, Any]:
     times = (job.received_s, job.started_s, job.ended_s)
-    received, started, ended = (clock_text(seconds) if seconds else None for seconds in times)
+    received, started, ended = (time.ctime(seconds) if seconds else None for seconds in times)
     return {
         "uuid": job.uuid,
         "client_address": token_client(job.client),

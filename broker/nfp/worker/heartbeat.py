@@ -23,7 +23,8 @@ class Heartbeat:
         channel: to the broker. service: what READY registers.
 
     Attributes:
-        registered: READY was sent in this conversation. interval_s, multiplier: in use. sent, received: keepalives.
+        registered: READY was sent in this conversation. interval_s, multiplier: in use. silence_s: how long the
+        broker may be silent. sent, received: keepalives.
     """
 
     def __init__(self, channel: Channel, service: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,14 +39,10 @@ class Heartbeat:
         self._broker_is_ours = False
         self.interval_s = KEEPALIVE_S
         self.multiplier = MULTIPLIER
+        self.silence_s = KEEPALIVE_S * MULTIPLIER
         self.sent = 0
         self.received = 0
         self.registered = False
-
-    @property
-    def silence_s(self) -> float:
-        """How long the broker may be silent."""
-        return self.interval_s * self.multiplier
 
     @property
     def broker_is_there(self) -> bool:
@@ -64,6 +61,7 @@ class Heartbeat:
         self._broker_is_ours = opened is not None
         said = broker_of(opened or {})
         self.interval_s, self.multiplier = said.keepalive_ms / 1000, said.multiplier
+        self.silence_s = self.interval_s * self.multiplier
         self._heard_at = self._sent_at = self._loop.time()
         if not self.registered:
             self.registered = True

@@ -51,7 +51,6 @@ from broker.nfp.worker.job_run import (
 )
 from broker.nfp.worker.results import (
     Result,
-    clock_text,
     encode,
     event_time,
     failure,
@@ -584,8 +583,8 @@ class Jobs:
         result.juuid = result.juuid or job.uuid
         result.service = self.service
         result.status = result.status or ("failed" if result.failed else "completed")
-        result.task_started = result.task_started or clock_text(job.started_s or None)
-        result.task_completed = clock_text()
+        result.task_started = result.task_started or time.ctime(job.started_s or None)
+        result.task_completed = time.ctime()
         return encode(self.worker, result)
 
     def _end_unstarted(self, job: JobRun, error: str, status: int) -> None:
@@ -663,11 +662,14 @@ class Jobs:
 
     def _recorded(self, uuids: list[str]) -> None:
         """These results are where they belong."""
-        known = [job for uuid in uuids if (job := self.table.get(uuid)) is not None and job.ended]
-        for job in known:
-            self.table.remove(job)
+        known = []
+        for uuid in uuids:
+            job = self.table.get(uuid)
+            if job is not None and job.ended:
+                self.table.remove(job)
+                known.append(uuid)
         if known:
-            self._store.recorded([job.uuid for job in known])
+            self._store.recorded(known)
             self._safe.set()
 
     # -- what else the broker says ----------------------------------------------------------------

@@ -114,11 +114,6 @@ def trace_of(error: BaseException) -> str:
     return "".join(lines)[-ERROR_TEXT_CHARS:]
 
 
-def clock_text(seconds: float | None = None) -> str:
-    """Local time as results carry it (``time.ctime``); None: now."""
-    return time.ctime(seconds)
-
-
 def event_time() -> str:
     """Now as events carry it: ``dd-Mon-YYYY HH:MM:SS.mmm``, local time, English in every locale."""
     now = time.time()

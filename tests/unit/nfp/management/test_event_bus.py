@@ -6,8 +6,7 @@ import pytest
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.contract import EventFilter
 from broker.nfp.frames import decode, encode
-from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, Gap
-from broker.nfp.management.replay_buffer import BODY_MAX_BYTES
+from broker.nfp.management.event_bus import BODY_MAX_BYTES, SUBSCRIPTIONS_PER_HOLDER, EventBus, Gap
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
 from tests.tables import for_each
@@ -291,7 +290,7 @@ def test_the_ring_is_bounded_in_bytes_and_leaves_long_bodies_out():
     body = msgspec.json.encode({"message": "x" * 1000})
     for _ in range(50):
         bus.publish(event(body=body))
-    assert bus.buffer.weight <= 8192
+    assert bus.buffer.entries.bytes <= 8192
     assert 1 <= len(bus.buffer) <= 8
     peer = FakePeer()
     bus.subscribe(peer, ALL, "s1")
