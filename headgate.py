@@ -23,8 +23,8 @@ CONFIG: Final = 78
 """Exit code: what is installed is wrong (sysexits.h, EX_CONFIG)."""
 
 
-def main(module: str = "broker.cli.main") -> int:
-    """Run one verb, which ``main`` of ``module`` finds in the words of the command, and return the exit code."""
+def main() -> int:
+    """Run the verb that the words of the command name, and return the exit code."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, end)
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's "&" ignores it
@@ -33,17 +33,12 @@ def main(module: str = "broker.cli.main") -> int:
     if said := intruder():
         print(f"headgate: {said}; {ADVICE}", file=sys.stderr)
         return CONFIG
-    run = import_module(module).main
+    run = import_module("broker.cli.main").main
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code: int = run()
     keep(code, [signal.SIGTERM, *([signal.SIGINT] if interruptible else [])])
     return code
-
-
-def zmq_proxy() -> int:
-    """The command ``oslo-messaging-zmq-proxy``, which the zmq driver of 2018 had."""
-    return main("broker.cli.oslo.zmq_proxy")
 
 
 def keep(code: int, numbers: Sequence[int]) -> None:

@@ -14,7 +14,6 @@ share stands beside them: ``shared_options`` has options and signals, ``rereadin
 that runs, ``plan`` makes of them what each process is told, ``children`` are these processes, ``room`` is what such a
 process does, ``metrics`` serves its figures, ``embedded`` is the proxy as a part of ``headgate up``, ``start`` and
 ``broker``, ``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
-``zmq_proxy`` is a command of its own, ``oslo-messaging-zmq-proxy``: what the zmq driver of 2018 called ``proxy``.
 """
 
 from __future__ import annotations
