@@ -44,7 +44,7 @@ class Peer(Protocol):
         False: it is gone or its queue is full; nothing was queued.
         """
 
-    def roomy(self) -> bool:
+    def has_spare_room(self) -> bool:
         """Whether what can wait, such as results sent once more, may be queued now: half of the queue is free.
 
         After False, and after a ``send`` that found no room, the dispatcher is told when it is (``has_room``).

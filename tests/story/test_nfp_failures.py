@@ -106,7 +106,7 @@ def test_the_list_and_one_job(lab: Lab) -> None:
     assert cancelled["arguments"] == {"args": [], "kwargs": {"seconds": 40}}
 
 
-def test_services_management_and_usage(lab: Lab) -> None:
+def test_services_and_management(lab: Lab) -> None:
     (services,) = lab.json("nfp", "services", "lab")
     (worker,) = services["workers"]  # type: ignore[misc]
     assert {state: worker[state] for state in TOTALS} == TOTALS  # type: ignore[index]
@@ -114,8 +114,6 @@ def test_services_management_and_usage(lab: Lab) -> None:
     assert count["result"]["states"] == TOTALS  # type: ignore[index]
     shown = lab.run("nfp", "manage", "show")
     assert {state: int(re.search(rf"jobs_{state} +(\d+)", shown)[1]) for state in TOTALS} == TOTALS  # type: ignore[index]
-    (used,) = lab.json("nfp", "manage", "usage")
-    assert (used["jobs"], used["failed"]) == (6, TOTALS["failed"])
 
 
 def test_topics(lab: Lab) -> None:

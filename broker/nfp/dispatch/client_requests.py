@@ -98,7 +98,7 @@ class ClientRequests:
 
     def _refuse(self, peer: Peer, packet: Packet, code: int, error: str, errnum: int) -> None:
         self._jobs.counts.denied += 1
-        self._jobs.refused(errnum)
+        self._jobs.on_refused(errnum)
         self._jobs.responders.of(peer).refused(peer, packet, code, error)
 
     def _accept(self, peer: Peer, packet: Packet, head: bodies.Head, plan: Plan, now: float) -> None:

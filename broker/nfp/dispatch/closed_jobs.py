@@ -157,7 +157,7 @@ class ClosedJobs:
         if peer is None:
             return
         for uuid in list(client.owed):
-            if not peer.roomy():
+            if not peer.has_spare_room():
                 return
             try:
                 job = self.read(uuid)
@@ -172,7 +172,7 @@ class ClosedJobs:
         """Send what ``peer`` is owed of one job; False: there was no room for all of it."""
         client = job.client
         for name in list(client.owed_of(job)):
-            if not peer.roomy():
+            if not peer.has_spare_room():
                 return False
             part = job.parts[name]
             client.settle(job, [part])

@@ -56,8 +56,8 @@ class Dispatcher:
         happened: told of everything that happens to jobs.
         offended: called as ``offended(peer, kind, text)`` when a worker speaks about jobs it was never given
             ("forged") or at a wrong time ("unexpected").
-        refused: told the errno of each request that is refused, before it is answered.
-        moved: told of workers that come and go, see ``WorkerRegistry``.
+        on_refused: told the errno of each request that is refused, before it is answered.
+        on_worker_change: told of workers that come and go, see ``WorkerRegistry``.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Dispatcher:
         happened: OnJobEvent,
         offended: Offended = ignore,
         *,
-        refused: Callable[[int], None] = unnoticed,
-        moved: Callable[[WorkerEntry, bool], None] | None = None,
+        on_refused: Callable[[int], None] = unnoticed,
+        on_worker_change: Callable[[WorkerEntry, bool], None] | None = None,
     ) -> None:
-        self._jobs = jobs = Jobs(config, journal, access, happened, offended, refused, moved)
+        self._jobs = jobs = Jobs(config, journal, access, happened, offended, on_refused, on_worker_change)
         self.counts = jobs.counts
         self.tasks = jobs.tasks
         self._closed_jobs = jobs.closed_jobs

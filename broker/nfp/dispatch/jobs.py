@@ -101,10 +101,10 @@ class Jobs(State):
         access: Access,
         happened: OnJobEvent,
         offended: Offended,
-        refused: Callable[[int], None],
-        moved: Callable[[WorkerEntry, bool], None] | None,
+        on_refused: Callable[[int], None],
+        on_worker_change: Callable[[WorkerEntry, bool], None] | None,
     ) -> None:
-        super().__init__(config, journal, access, happened, offended, refused, moved)
+        super().__init__(config, journal, access, happened, offended, on_refused, on_worker_change)
         self.waiting: Holdings[str] = Holdings()
         self.waiting_parts: Holdings[str] = Holdings()
         self.open_parts = 0

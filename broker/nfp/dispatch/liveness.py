@@ -179,7 +179,7 @@ class Liveness:
 
     def _refuse(self, peer: Peer, packet: Packet, reason: str) -> None:
         self._jobs.counts.refused += 1
-        self._jobs.refused(errno.EPERM)
+        self._jobs.on_refused(errno.EPERM)
         peer.send(disconnect(packet.dialect, packet.service, reason))
 
     # -- what it still has ----------------------------------------------------------------------

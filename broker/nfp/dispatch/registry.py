@@ -25,7 +25,8 @@ class WorkerRegistry:
     """All workers and services of the broker.
 
     Args:
-        moved: told of a worker that has come (True; its ``connection`` is the new one), or is about to be gone (False).
+        on_change: told of a worker that has come (True; its ``connection`` is the new one), or is about to be gone
+            (False).
 
     Attributes:
         workers: by name.
@@ -36,8 +37,8 @@ class WorkerRegistry:
         ended: by name, how many parts of jobs ended at a worker since the start, by how they ended; the latest names.
     """
 
-    def __init__(self, moved: Callable[[WorkerEntry, bool], None] | None) -> None:
-        self._moved = moved
+    def __init__(self, on_change: Callable[[WorkerEntry, bool], None] | None) -> None:
+        self._on_change = on_change
         self.workers: dict[str, WorkerEntry] = {}
         self.services: dict[str, Service] = {}
         self.resources: dict[str, dict[str, WorkerEntry]] = {}
@@ -125,15 +126,15 @@ class WorkerRegistry:
         worker.choked = False
         self.away.pop(worker.name, None)
         self._refresh_limits(worker, 2)
-        if self._moved is not None:
-            self._moved(worker, True)
+        if self._on_change is not None:
+            self._on_change(worker, True)
 
     def left(self, worker: WorkerEntry, now: float) -> None:
         """``worker`` cannot be written to any more."""
         if worker.connection is None:
             return
-        if self._moved is not None:
-            self._moved(worker, False)
+        if self._on_change is not None:
+            self._on_change(worker, False)
         worker.connection = None
         worker.step(LEAVE)
         worker.since = now

@@ -38,7 +38,7 @@ class State:
         by_uuid: all jobs, open and closed ones, in the order they came.
         open_jobs: how many have not ended. open_bytes: what they cost, see ``Job.size``.
         freed: workers that may have a free credit.
-        refused: told the errno of each request that is refused, before it is answered.
+        on_refused: told the errno of each request that is refused, before it is answered.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class State:
         access: Access,
         happened: OnJobEvent,
         offended: Offended,
-        refused: Callable[[int], None],
-        moved: Callable[[WorkerEntry, bool], None] | None,
+        on_refused: Callable[[int], None],
+        on_worker_change: Callable[[WorkerEntry, bool], None] | None,
     ) -> None:
         self.config = config
         self.journal = journal
         self.access = access
         self.happened = happened
         self.offended = offended
-        self.refused = refused
+        self.on_refused = on_refused
         self.counts = Counts()
         self.tasks = TaskStats()
         self.responders = Responders(journal, self.counts)
         self.timers = Timers()
-        self.registry = WorkerRegistry(moved)
+        self.registry = WorkerRegistry(on_worker_change)
         self.clients = ClientRegistry()
         self.by_uuid: dict[str, Job] = {}
         self.open_bytes = self.open_jobs = 0

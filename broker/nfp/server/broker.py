@@ -124,8 +124,8 @@ class NfpBroker:
             self.access,
             self._happened,
             self._offended,
-            refused=self.recording.refused if self.recording is not None else unnoticed,
-            moved=self.recording.moved if self.recording is not None else None,
+            on_refused=self.recording.refused if self.recording is not None else unnoticed,
+            on_worker_change=self.recording.worker_changed if self.recording is not None else None,
         )
         self.turn = Turn(
             self.loop,

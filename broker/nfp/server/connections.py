@@ -137,7 +137,7 @@ class Outbox(Generic[Form]):
         """Forget everything; returns how many messages that were."""
         return self._keep(deque())
 
-    def overtakers(self, committed: int) -> Iterator[Waiting[Form]]:
+    def ready_despite_gate(self, committed: int) -> Iterator[Waiting[Form]]:
         """What may leave although others in front wait for a commit: messages about other jobs.
 
         For the time that nothing can be stored, when the usual order would keep even "the disk is full" waiting.
@@ -150,7 +150,7 @@ class Outbox(Generic[Form]):
                 yield each
 
     def remove(self, gone: Waiting[Form]) -> None:
-        """One of ``overtakers`` has left."""
+        """One of ``ready_despite_gate`` has left."""
         for at, each in enumerate(self._queue):
             if each is gone:
                 del self._queue[at]
@@ -223,8 +223,8 @@ class QueuedPeer(Peer, Generic[Form]):
         """Messages and bytes in the outbox."""
         return len(self._outbox), self._outbox.size
 
-    def roomy(self) -> bool:
-        """See ``Peer.roomy``."""
+    def has_spare_room(self) -> bool:
+        """See ``Peer.has_spare_room``."""
         if self.alive and not self._outbox.crowded:
             return True
         self._wants_room = True
@@ -267,7 +267,7 @@ class QueuedPeer(Peer, Generic[Form]):
         else:
             if len(outbox):
                 turn.hold(self)
-                for waiting in outbox.overtakers(turn.committed) if turn.overtaking() else ():
+                for waiting in outbox.ready_despite_gate(turn.committed) if turn.overtaking() else ():
                     if not self._offer(waiting.form):
                         break
                     outbox.remove(waiting)

@@ -191,8 +191,8 @@ class Recording(WingFeed):
 
     # -- who is there ----------------------------------------------------------------------------
 
-    def moved(self, worker: WorkerEntry, here: bool) -> None:
-        """See ``WorkerRegistry.moved``."""
+    def worker_changed(self, worker: WorkerEntry, here: bool) -> None:
+        """See ``WorkerRegistry.on_change``."""
         wire = worker.connection
         if not self.active or wire is None:
             return

@@ -20,7 +20,7 @@ class Turn:
     Args:
         loop: whose turns. commit: see ``StoreThread.commit``. tick: the dispatcher's due
             timers; returns when to be called again. overtaking: whether nothing can be stored at present, see
-            ``Outbox.overtakers``.
+            ``Outbox.ready_despite_gate``.
 
     Attributes:
         committed: the last commit that is done. clock: what ``tick`` is told.
@@ -73,7 +73,7 @@ class Turn:
         self.finish()
 
     def retry(self) -> None:
-        """Try everybody who waits for a commit: the order may be left now, see ``Outbox.overtakers``."""
+        """Try everybody who waits for a commit: the order may be left now, see ``Outbox.ready_despite_gate``."""
         self._touched.update(self._gated)
         self._gated.clear()
         self.soon()

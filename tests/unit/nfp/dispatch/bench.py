@@ -75,7 +75,7 @@ class FakePeer:
         self.waiting.append((packet, after))
         return True
 
-    def roomy(self) -> bool:
+    def has_spare_room(self) -> bool:
         """``spare`` is how many more packets that can wait fit."""
         return self.spare is None or len(self.waiting) < self.spare
 

@@ -27,7 +27,7 @@ class RecordingPeer:
         self.sent.append(packet)
         return True
 
-    def roomy(self):
+    def has_spare_room(self):
         return True
 
     def cut(self, why):

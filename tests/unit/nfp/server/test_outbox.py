@@ -44,7 +44,7 @@ def test_clearing_in_the_middle_ends_it():
 
 def test_overtaking_keeps_the_order_of_each_job():
     box = filled((5, "a"), (0, "b"), (0, "a"), (0, "b"), (9, "b"), (0, "b"))
-    for waiting in box.overtakers(4):
+    for waiting in box.ready_despite_gate(4):
         box.remove(waiting)
     assert leave(box, 9) == [0, 2, 4, 5]
     assert box.size == 0

@@ -466,11 +466,11 @@ def test_who_waits_for_the_disk_is_not_cut_and_is_told_when_there_is_room():
                     assert not peer.send(event(300_000, command=Command.RESPONSE), after=1)
                     await asyncio.sleep(0.01)
                 assert peer.alive
-                assert not peer.roomy()
+                assert not peer.has_spare_room()
                 assert on.ingress.relieved == []
                 on.turn.commit_done(1)
                 await until(lambda: on.ingress.relieved == ["c1"])
-                assert peer.roomy()
+                assert peer.has_spare_room()
                 for _ in range(3):
                     await received(sock)
 
