@@ -126,18 +126,20 @@ class Kept:
             )
         return row if ended is None else None
 
-    async def revoke(self, credentials: Mapping[str, float]) -> None:
-        """Keep that these count no more, and no login that is among them; what would have ended by now is forgotten."""
-        items = list(credentials.items())
+    async def revoke(self, credentials: Mapping[str, float], said: bytes) -> None:
+        """Keep that these count no more, ``AT_ONCE`` at most, and no login that is among them; and tell all gateways.
+        What would have ended by now is forgotten.
+        """
         await self._forget_ended()
-        for at in range(0, len(items), AT_ONCE):
-            part = dict(items[at : at + AT_ONCE])
-            logins = [name.removeprefix(LOGIN) for name in part if name.startswith(LOGIN)]
-            async with self._redis.pipeline() as pipe:
-                pipe.zadd(f"{self._name}.revoked", part, gt=True)
-                if logins:
-                    pipe.delete(*(f"{self._name}.login.{name}" for name in logins))
-                await pipe.execute()
+        logins = [name.removeprefix(LOGIN) for name in credentials if name.startswith(LOGIN)]
+        async with (
+            self._redis.pipeline() as pipe
+        ):  # one transaction: what is kept was told, and the other way round
+            pipe.zadd(f"{self._name}.revoked", credentials, gt=True)
+            if logins:
+                pipe.delete(*(f"{self._name}.login.{name}" for name in logins))
+            pipe.publish(f"{self._name}.all", said)
+            await pipe.execute()
 
     async def _forget_ended(self) -> None:
         await self._redis.zremrangebyscore(f"{self._name}.revoked", "-inf", f"({self._store.wall()}")

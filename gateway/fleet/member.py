@@ -1,10 +1,11 @@
 """Between gateways that share a Redis server: what their ``peers`` tell each other, and what each has to write into its
 store as the workers of one gateway find it in theirs: who is logged in, and which credentials count no more.
 
-What changed is told every ``TICK_S``. A revocation goes to all processes, and a process that joins is sent all
-revocations: a credential that one gateway refuses is accepted by another only until the message arrives. ``headgate
-token restore`` has to be called at each gateway. A login is kept in Redis (``kept``) before its browser has the cookie,
-and sent to all gateways, which write it down; a gateway that is shown an unknown cookie looks for it in Redis.
+What changed is told every ``TICK_S``. A revocation is kept in Redis (``kept``) and told to all processes in one step,
+and a process that joins reads all that are kept: a credential that one gateway refuses is accepted by another only
+until the message arrives. ``headgate token restore`` has to be called at each gateway. A login is kept in Redis before
+its browser has the cookie, and sent to all gateways, which write it down; a gateway that is shown an unknown cookie
+looks for it in Redis.
 
 While Redis is away each gateway has limits and new logins of its own, and nobody is refused for it; ``away`` and a
 metric say so. Whoever may write there may end sessions, revoke credentials and log in as anybody: the server is as
@@ -16,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ from broker.backoff import Backoff
 from gateway.fleet import login_rows
 from gateway.fleet.kept import AT_ONCE, Kept, SharedLogins
 from gateway.fleet.messages import Bye, Counts, Entered, Question, Revoked, Said, decode, encode
-from gateway.fleet.peers import ASK_S, BEAT_S, LEASE_S, PART, Lost, Peers
+from gateway.fleet.peers import ASK_S, BEAT_S, LEASE_S, Lost, Peers
 from gateway.identity.store import FLEET
 from gateway.principal import Denied
 from gateway.settings.redis_url import client_of
@@ -49,7 +49,7 @@ class Inbox:
     """What other gateways have told, revocations and logins, until it is written down here.
 
     It waits for the next tick, and for as long as the store cannot be written. What comes beyond ``HELD_BYTES`` then is
-    left out, and ``missed`` says so: once the store can be written again, everything has to be read and asked for anew.
+    left out, and ``missed`` says so: once the store can be written again, everything has to be read anew.
 
     Args:
         store: where they are written.
@@ -119,10 +119,6 @@ TICK_S: Final = 0.1
 """How often what changed is told."""
 RETRY_S: Final = (0.2, 5.0)
 """Shortest and longest pause before Redis is tried again."""
-RETELL_S: Final = 0.02
-"""For each other process: within so long one of them tells a newcomer what is revoked ..."""
-RETELL_MAX_S: Final = 2.0
-"""... and within so long in any case."""
 ROWS: Final = 256
 """Logins in one message."""
 WAITING_MAX: Final = 4096
@@ -174,7 +170,6 @@ class Fleet:
         self._told: set[str] = set()
         self._known: Mapping[str, float] = {}
         self._seen = -1
-        self._retell_at: float | None = None
         self._inbox = Inbox(store)
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._running: asyncio.Task[None] | None = None
@@ -256,7 +251,7 @@ class Fleet:
                     raise Lost(str(denied)) from denied
             self._waiting.clear()
             self._reached.set()
-            self._told, self._known, self._seen, self._retell_at = told, {}, -1, None
+            self._told, self._known, self._seen = told, {}, -1
             self._say_counts(hello=True)
             loop = asyncio.get_running_loop()
             tasks = [loop.create_task(self._hear(heard)), loop.create_task(self._tell())]
@@ -328,8 +323,6 @@ class Fleet:
 
     async def _say_revoked(self) -> None:
         """What counts no more since we looked last, unless it was heard here; what others did is written before."""
-        if self._retell_at is not None and self._clock() >= self._retell_at:
-            self._seen, self._retell_at = -1, None
         try:
             await self._inbox.write()
             if self._inbox.missed:
@@ -340,20 +333,17 @@ class Fleet:
         except Denied:
             return  # once more at the next tick
         rows = [each for each in revoked.items() if each[0] not in self._told]
-        if self._retell_at is None:
-            self._told.clear()  # it is written here, and not looked at again
-        for at in range(0, len(rows), PART):
-            part = dict(rows[at : at + PART])
-            self.say(Revoked(self._peers.gateway, part))
-            await self._pass_on()  # told before it is kept: who comes back takes what is kept for told
-            await self._kept.revoke(part)
+        self._told.clear()  # it is written here, and not looked at again
+        for at in range(0, len(rows), AT_ONCE):
+            part = dict(rows[at : at + AT_ONCE])
+            await self._kept.revoke(part, encode(Revoked(self._peers.gateway, part)))
         now = self._store.wall()
         if restored := [name for name, until in self._known.items() if name not in known and until > now]:
             await self._kept.restore(restored)
         self._seen, self._known = seen, known
 
     async def _read_anew(self) -> None:
-        """Some of what was heard could not be kept: read what Redis has, and let the others say again what they know.
+        """Some of what was heard could not be kept: read what Redis has.
 
         Raises:
             Denied: it cannot be written down.
@@ -365,7 +355,6 @@ class Fleet:
             self._inbox.missed = True
             raise
         self._told |= told
-        self._say_counts(hello=True)
 
     # -- what is heard -------------------------------------------------------------------------
 
@@ -377,13 +366,8 @@ class Fleet:
             return  # ours, or of another worker, who says that itself
         elif isinstance(said, Entered):
             self._inbox.add(said)
-        elif self._peers.hear(said, self):
-            self._retell()
-
-    def _retell(self) -> None:
-        """All that is revoked is told again; of many gateways one, as a rule: the others hear it before their turn."""
-        self._told.clear()
-        self._retell_at = self._clock() + random.uniform(0, min(len(self._peers) * RETELL_S, RETELL_MAX_S))
+        else:
+            self._peers.hear(said, self)
 
     def _forget(self) -> None:
         self.away = True

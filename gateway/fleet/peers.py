@@ -223,8 +223,8 @@ class Peers:
 
     # -- for the carriers ----------------------------------------------------------------------
 
-    def hear(self, said: Said, by: Carrier) -> bool:
-        """Take in what another process says. True: it has just come, and was told how many connections there are here.
+    def hear(self, said: Said, by: Carrier) -> None:
+        """Take in what another process says.
 
         Raises:
             Lost: as of ``Carrier.say``.
@@ -233,14 +233,12 @@ class Peers:
             if self._take_counts(said, by) and said.hello:
                 for each in self.counts():
                     by.say(each)
-                return True
         elif isinstance(said, Bye):
             self.drop(said.name)
         elif isinstance(said, Reply):
             self._take_reply(said.number, said.name, said.body)
         elif isinstance(said, Question):
             by.say(Reply(self.name, said.number, self._answered(said.body)), said.name)
-        return False
 
     def _answered(self, question: bytes) -> bytes:
         try:

@@ -6,12 +6,15 @@ import socket
 import time
 
 import pytest
+from redis import Redis
+from redis.asyncio import from_url
 
 from broker.errors import ConfigError
 from broker.secret import SecretUrl
 from gateway.closes import BUSY
+from gateway.fleet.kept import Kept
 from gateway.fleet.member import Fleet, _ended, gateway_of
-from gateway.fleet.messages import Bye, Counts, Revoked, encode
+from gateway.fleet.messages import Bye, Counts, encode
 from gateway.fleet.peers import BEAT_S, LEASE_S, SILENT_BEATS, Lost, Peers
 from gateway.identity.store import Store
 from gateway.principal import Denied
@@ -114,44 +117,38 @@ async def test_users_beyond_one_message_are_counted_all_the_time(redis, tmp_path
 
 async def test_a_revocation_is_told_once_however_many_there_are(redis, tmp_path, monkeypatch):
     """Each gateway told it again, to all: their number squared. So it was for each newcomer with all of them."""
-    said, say = [], Fleet.say
-    monkeypatch.setattr(
-        Fleet, "say", lambda fleet, each, *more: (said.append((fleet, each)), say(fleet, each, *more))
-    )
+    tellers, revoke = [], Kept.revoke
 
-    def tellers():
-        return [fleet for fleet, each in said if isinstance(each, Revoked)]
+    def told(kept, *what):
+        tellers.append(kept)
+        return revoke(kept, *what)
 
+    monkeypatch.setattr(Kept, "revoke", told)
     async with members(tmp_path, redis, *"abcdef") as everybody:
-        fleets = [each.fleet for each in everybody]
-        await until(lambda: all(each.others == 5 and each._retell_at is None for each in fleets))
+        await until(lambda: all(each.fleet.others == 5 for each in everybody))
         everybody[0].store.revoke("jwt:x", everybody[0].store.wall() + 1000)
         await until(lambda: all("jwt:x" in each.store.revocations() for each in everybody))
         await until(lambda: all(each.fleet._seen == each.store.changes() for each in everybody))
-        assert tellers() == fleets[:1]
-        turns = [50, 50, 0, 50, 50, 50]
-        monkeypatch.setattr("gateway.fleet.member.random.uniform", lambda _least, most: most * turns.pop())
-        said.clear()
+        assert tellers == [everybody[0].fleet._kept]
         async with members(tmp_path, redis, "g") as (late,):
-            await until(lambda: "jwt:x" in late.store.revocations() and not turns)
-            await until(lambda: all("jwt:x" in each._told for each in fleets if each._retell_at is not None))
-            assert len(tellers()) == 1
-            for each in fleets:
-                each._retell_at = each._retell_at and 0.0  # the turn of the others
-            await until(lambda: all(each._retell_at is None for each in fleets))
-            assert len(tellers()) == 1
+            await until(lambda: late.fleet.others == 6)
+            await until(lambda: late.fleet._seen == late.store.changes())
+            assert "jwt:x" in late.store.revocations()
+            assert len(tellers) == 1
 
 
-async def test_a_newcomer_is_told_what_only_one_of_the_others_knows(redis, tmp_path):
-    async with members(tmp_path, redis, "a", "b") as (one, other):
-        await until(lambda: one.fleet.others == other.fleet.others == 1)
-        end = one.store.wall() + 1000
-        one.store.revoke("jwt:both", end)
-        await until(lambda: "jwt:both" in other.store.revocations())
-        with other.store.writing() as base:  # no number grows: nobody tells it yet
-            base.execute("INSERT INTO revocations VALUES ('jwt:alone', ?, 0)", (end,))
-        async with members(tmp_path, redis, "c") as (late,):
-            await until(lambda: set(late.store.revocations()) == {"jwt:both", "jwt:alone"})
+async def test_what_was_told_is_kept(redis, tmp_path):
+    """Else one that is killed in between leaves a newcomer without it, or all have to say it again to each newcomer."""
+    async with members(tmp_path, redis, "a") as (one,):
+        await until(lambda: not one.fleet.away)
+        async with from_url(redis) as client, client.pubsub(ignore_subscribe_messages=True) as heard:
+            await heard.subscribe(f"{one.fleet._channel}.all")
+            one.store.revoke("jwt:x", one.store.wall() + 1000)
+            async with asyncio.timeout(10):
+                while not ((got := await heard.get_message(timeout=1)) and b"jwt:x" in got["data"]):
+                    pass
+            with Redis.from_url(redis) as now:  # which lets nothing of ours go on meanwhile
+                assert now.zscore(f"{one.fleet._channel}.revoked", "jwt:x")
 
 
 async def test_gateways_are_known_by_name(redis, tmp_path):
@@ -289,8 +286,6 @@ async def test_without_redis_each_has_a_limit_of_its_own_until_it_is_back(tmp_pa
 
 
 async def test_odd_messages_cost_nothing(redis, tmp_path, caplog):
-    from redis.asyncio import from_url
-
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         speaker = from_url(redis)
