@@ -22,7 +22,7 @@ from broker.nfp.opening import read_any
 from broker.nfp.outcome import Failure
 from broker.nfp.store import upgrade
 from broker.nfp.store.database import Schema
-from broker.nfp.store.events import TABLES, Operations
+from broker.nfp.store.events import TABLES
 from broker.nfp.store.peers import PeerStore
 from broker.nfp.targets import Target
 
@@ -55,41 +55,6 @@ class StoredJob(NamedTuple):
     """Why it did not end well."""
 
 
-class Submitted(NamedTuple):
-    """The client is about to send the job."""
-
-    uuid: str
-    service: str
-    task: str
-    target: Target
-    timeout_s: float
-    body: bytes
-
-
-class Given(NamedTuple):
-    """Who works on it."""
-
-    uuid: str
-    workers: tuple[str, ...]
-
-
-class Brought(NamedTuple):
-    """What a worker has brought, as ``StoredResult`` has it; ``worker`` is "" when it has no name."""
-
-    uuid: str
-    worker: str
-    status: int
-    body: bytes
-
-
-class Ended(NamedTuple):
-    """It is over: done, failed, cancelled or expired."""
-
-    uuid: str
-    state: str
-    error: str
-
-
 class ClientStore(PeerStore[StoredJob]):
     """Keeps the jobs of one client.
 
@@ -98,16 +63,15 @@ class ClientStore(PeerStore[StoredJob]):
     """
 
     schema = Schema("client store", int.from_bytes(b"NFPc"), 2, TABLES, upgrade.CLIENT)
-    operations = Operations(Submitted, Given, Brought, Ended, latest=frozenset({Given}))
     ended = frozenset()
     settled = ENDS
 
     def __init__(self, path: str | os.PathLike[str], name: str, **settings: Any) -> None:
-        self._name = name
+        self._client = name
         super().__init__(path, broken=self._log_broken, **settings)
 
     def _log_broken(self, why: str) -> None:
-        log.error("%s: jobs cannot be kept: %s", self._name, why)
+        log.error("%s: jobs cannot be kept: %s", self._client, why)
 
     async def open(self) -> None:
         """Begin; jobs whose deadline has passed meanwhile end, for nobody may ever ask for them.
@@ -120,7 +84,7 @@ class ClientStore(PeerStore[StoredJob]):
         except ConfigError as error:
             if error.errno != errno.EBUSY:
                 raise
-            used = f"the client name {self._name!r} is in use on this machine, expected one client a name at a time"
+            used = f"the client name {self._client!r} is in use on this machine, expected one client a name at a time"
             raise ConfigError(f"{used}: {error}", errno.EBUSY) from error
         self._expire()
 
@@ -133,7 +97,8 @@ class ClientStore(PeerStore[StoredJob]):
         uuid, service, task, target, body, timeout_s, _deadline = submission
         if uuid in self.jobs:
             return
-        self.put_job(Submitted(uuid, service, task, target, timeout_s, body))
+        values = {"service": service, "task": task, "target": target, "timeout_s": timeout_s}
+        self.put_job(uuid, values, body)
         try:
             await self.durable()
         except NotStored:
@@ -144,7 +109,7 @@ class ClientStore(PeerStore[StoredJob]):
         """Keep who works on a job."""
         known = self.jobs.get(uuid)
         if known is not None and known.view.workers != workers:
-            self.put_event(Given(uuid, workers))
+            self.put_event(uuid, "workers", latest=True, workers=workers)
 
     def keep_results(self, job: Job) -> None:
         """Keep what the workers in the job's ``outcome.fresh`` have brought, results and errors."""
@@ -160,12 +125,12 @@ class ClientStore(PeerStore[StoredJob]):
         """Keep the result of ``worker``, "" when it has no name; the first one stays."""
         known = self.jobs.get(uuid)
         if known is not None and worker not in known.view.results:
-            self.put_event(Brought(uuid, worker, status, body))
+            self.put_event(uuid, "result", body, worker=worker, status=status)
 
     def end(self, uuid: str, state: str, error: str = "") -> None:
         """Note that a job has ended: done, failed, cancelled or expired. The first end stays; its retention begins."""
         if self.state(uuid) == _OPEN and state in ENDS:
-            self.put_event(Ended(uuid, state, error))
+            self.put_event(uuid, "ended", state=state, error=error)
 
     async def find(self, uuid: str) -> StoredJob | None:
         """Return the job ``uuid`` of this or an earlier life, ended or not; None when it is not here.
@@ -202,22 +167,20 @@ class ClientStore(PeerStore[StoredJob]):
         submission = job.submission._replace(deadline=self._loop.time() + left_s)
         return job._replace(submission=submission, left_s=left_s)
 
-    # -- what events make of a job ---------------------------------------------------------------
-
-    def begin(self, added: Submitted, submitted_s: float) -> StoredJob:
+    def begin(self, uuid: str, submitted_s: float, values: dict[str, Any], body: bytes) -> StoredJob:
         """See ``PeerStore``."""
-        uuid, service, task, (kind, names), timeout_s, body = added
-        target = Target(kind, tuple(names))
-        return StoredJob(Submission(uuid, service, task, target, body, timeout_s, 0.0), 0.0, _OPEN, {})
+        kind, names = values["target"]
+        about = (values["service"], values["task"], Target(kind, tuple(names)), body, values["timeout_s"])
+        return StoredJob(Submission(uuid, *about, 0.0), 0.0, _OPEN, {})
 
-    def follow(self, view: StoredJob, op: Any) -> StoredJob:
+    def follow(self, view: StoredJob, kind: str, values: dict[str, Any], body: bytes) -> StoredJob:
         """See ``PeerStore``."""
-        if isinstance(op, Given):
-            return view._replace(workers=tuple(op.workers))
-        if isinstance(op, Brought):
-            view.results[op.worker] = StoredResult(op.status, op.body)
+        if kind == "result":
+            view.results[values["worker"]] = StoredResult(values["status"], body)
             return view
-        return view._replace(state=op.state, error=op.error)
+        if kind == "workers":
+            return view._replace(workers=tuple(values["workers"]))
+        return super().follow(view, kind, values, body)
 
 
 def restore(job: Job, stored: StoredJob) -> None:

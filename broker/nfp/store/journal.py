@@ -13,29 +13,24 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.nfp import records
 from broker.nfp.contract import NotStored
 from broker.nfp.names import Dialect
 from broker.nfp.records import (
     KNOWN_MAX,
-    Accepted,
-    ClosedJob,
-    Dispatched,
     Finished,
     JobAdded,
     Op,
-    Owned,
-    PartAdded,
     Pinned,
-    Returned,
     Snapshot,
+    StoredEvent,
     StoredJob,
-    WorkerLeft,
     WorkerSeen,
 )
-from broker.nfp.store import upgrade
+from broker.nfp.store import events, upgrade
 from broker.nfp.store.clock import Clock, StoreClock
 from broker.nfp.store.database import Schema, Sync, give_back, open_database, open_reader
-from broker.nfp.store.events import TABLES, Kept, Named, Operations, names_of
+from broker.nfp.store.events import TABLES, Added, Event, Happened, Kept, Named, names_of
 from broker.nfp.store.thread import CLOSE_S, RETRY_S, StoreThread
 from broker.nfp.targets import Kind, Target
 
@@ -43,20 +38,11 @@ log = logging.getLogger("headgate")
 SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 6, TABLES, upgrade.BROKER)
 _WORKER: Final = "worker"
 _PIN: Final = "pin"
-OPERATIONS: Final = Operations(
-    JobAdded,
-    PartAdded,
-    Dispatched,
-    Accepted,
-    Returned,
-    Owned,
-    Finished,
-    names={
-        WorkerSeen: lambda op: Named(_WORKER, op.name, op[1:]),
-        WorkerLeft: lambda op: Named(_WORKER, op.name, ()),  # the name stays known
-        Pinned: lambda op: Named(_PIN, op.name, (op.key,) if op.key else None),
-    },
-)
+_FINISHED: Final = "Finished"
+_EVENTS: Final[dict[str, Any]] = {
+    cls.__name__: cls
+    for cls in (records.PartAdded, records.Dispatched, records.Accepted, records.Returned, records.Owned)
+}
 _LEFT: Final = msgspec.msgpack.encode(())
 """The data of a worker's name behind ``WorkerLeft``."""
 _FORGET_WORKERS: Final = """
@@ -105,7 +91,7 @@ class Store(StoreThread[Op]):
         self._readable = True
         super().__init__(
             partial(open_database, path, SCHEMA, sync),
-            partial(OPERATIONS.write, self._clock),
+            self._write,
             loop,
             on_commit=on_commit,
             on_failed=on_failed,
@@ -142,7 +128,7 @@ class Store(StoreThread[Op]):
             raise NotStored(self.broken or "nfp store: closed, nothing can be read")
         try:
             now = self._clock.now()
-            jobs = [_stored(kept, now) for kept in OPERATIONS.read(self._reader, uuids)]
+            jobs = [_stored(kept, now) for kept in events.read(self._reader, uuids)]
         except Exception as error:  # besides a failing disk: what is no job
             if self._readable:
                 log.exception("closed jobs cannot be read")
@@ -152,6 +138,9 @@ class Store(StoreThread[Op]):
         return jobs
 
     # -- in the thread -------------------------------------------------------------------------
+
+    def _write(self, connection: sqlite3.Connection, operations: list[Op]) -> None:
+        events.write(self._clock, connection, map(_written, operations))
 
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
         self._clock.load(connection)
@@ -165,19 +154,19 @@ class Store(StoreThread[Op]):
 def read(connection: sqlite3.Connection, now: float) -> Snapshot:
     """Everything but the bodies and events of closed jobs, with ages at ``now`` (store clock)."""
     closed, unread = [], []
-    for kept in OPERATIONS.read(connection, only=Finished.__name__):  # all that a closed job is known by
+    for kept in events.read(connection, only=_FINISHED):  # all that a closed job is known by
         job = _stored(kept, now, whole=False)
         if job.state == "open":
-            unread.append(job.added.uuid)
+            unread.append(kept.uuid)
             continue
         results: dict[str, int] = {}
-        for op, _at, size in kept.events:
-            results.setdefault(op.part, size)  # the first one counts
-        closed.append(ClosedJob(job, len(results), kept.size, sum(results.values())))
+        for event in kept.events:
+            results.setdefault(event.values[0], event.size)  # of each part the first one counts
+        closed.append(records.ClosedJob(job, len(results), kept.size, sum(results.values())))
     closed.sort(key=lambda one: one.job.closed_age_s, reverse=True)
     workers = names_of(connection, _WORKER)
     return Snapshot(
-        tuple(_stored(kept, now) for kept in OPERATIONS.read(connection, unread)),
+        tuple(_stored(kept, now) for kept in events.read(connection, unread)),
         tuple(
             WorkerSeen(name, service, Dialect(dialect), *more)
             for name, (service, dialect, *more) in ((name, seen) for name, seen in workers if seen)
@@ -188,32 +177,55 @@ def read(connection: sqlite3.Connection, now: float) -> Snapshot:
     )
 
 
+def _written(op: Op) -> Added | Event | records.Forgotten | Named:
+    """An operation as it is in the file."""
+    if isinstance(op, records.Forgotten):
+        return op
+    if isinstance(op, JobAdded):
+        uuid, service, task, target, body, *more = op
+        return Added(uuid, (service, task, target, *more), body)
+    if isinstance(op, Finished):
+        uuid, part, worker, attempt, status, body, closes = op
+        return Event(uuid, _FINISHED, (part, worker, attempt, status, closes), body)
+    if isinstance(op, WorkerSeen):
+        return Named(_WORKER, op.name, op[1:])
+    if isinstance(op, records.WorkerLeft):
+        return Named(_WORKER, op.name, ())  # the name stays known
+    if isinstance(op, Pinned):
+        return Named(_PIN, op.name, (op.key,) if op.key else None)
+    return Event(op.uuid, type(op).__name__, op[1:])
+
+
 def _stored(kept: Kept, now: float, *, whole: bool = True) -> StoredJob:
+    """The opposite; ``whole`` False: without its events."""
     state, closed_age_s = "open", 0.0
-    for op, at, _size in kept.events:
-        if isinstance(op, Finished) and op.closes:
-            state, closed_age_s = op.closes, max(0.0, now - at)
+    for event in kept.events:
+        if event.kind == _FINISHED and event.values[-1]:
+            state, closed_age_s = event.values[-1], max(0.0, now - event.at)
             break
-    events = tuple([event.op for event in kept.events]) if whole else ()
-    return StoredJob(_shared(kept.added), kept.wall, max(0.0, now - kept.at), events, state, closed_age_s)
+    happened = tuple([_event(kept.uuid, event) for event in kept.events]) if whole else ()
+    return StoredJob(_added(kept), kept.wall, max(0.0, now - kept.at), happened, state, closed_age_s)
 
 
-def _shared(added: JobAdded) -> JobAdded:
-    """As it was put; what many jobs have alike is one object."""
-    uuid, service, task, (kind, names), body, client, dialect, holder, userid, ttl_s, parts = added
-    who = (_identity(client), Dialect(dialect), intern(holder), userid)
+def _event(uuid: str, event: Happened) -> StoredEvent:
+    if event.kind == _FINISHED:
+        part, worker, attempt, status, closes = event.values
+        return Finished(uuid, part, worker, attempt, status, event.body, closes)
+    made: StoredEvent = _EVENTS[event.kind](uuid, *event.values)
+    return made
+
+
+def _added(kept: Kept) -> JobAdded:
+    """What many jobs have alike is one object."""
+    service, task, (kind, names), client, dialect, holder, userid, ttl_s, parts = kept.values
+    who = (client, Dialect(dialect), intern(holder), userid)
     target = _target(kind, tuple(names))
-    return JobAdded(uuid, intern(service), intern(task), target, body, *who, ttl_s, tuple(parts))
+    return JobAdded(kept.uuid, intern(service), intern(task), target, kept.body, *who, ttl_s, tuple(parts))
 
 
 @lru_cache(1024)
 def _target(kind: Kind, workers: tuple[str, ...]) -> Target:
     return Target(kind, workers)
-
-
-@lru_cache(1024)
-def _identity(client: bytes) -> bytes:
-    return client
 
 
 def forget_workers(connection: sqlite3.Connection, known_max: int = KNOWN_MAX) -> None:

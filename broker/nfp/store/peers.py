@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -25,8 +25,8 @@ import msgspec
 from broker.nfp.records import Forgotten
 from broker.nfp.store.clock import Clock, StoreClock
 from broker.nfp.store.database import MEMORY, Schema, Sync, give_back, open_database
-from broker.nfp.store.events import Kept, Operations
-from broker.nfp.store.thread import StoreThread
+from broker.nfp.store.events import Added, Event, Kept, read, write
+from broker.nfp.store.thread import CLOSE_S, StoreThread
 
 KEEP_S: Final = 24 * 3600.0
 """Results of yesterday can be asked for, unless a worker's ``keep_s`` or a client's says otherwise."""
@@ -69,7 +69,7 @@ class Known(msgspec.Struct, Generic[View]):
     """Store clock."""
 
 
-class PeerStore(ABC, Generic[View]):
+class PeerStore(StoreThread[Any], Generic[View]):
     """See the module; all methods belong to the loop's thread, and only async ones wait for the disk.
 
     Args:
@@ -82,7 +82,6 @@ class PeerStore(ABC, Generic[View]):
     """
 
     schema: ClassVar[Schema]
-    operations: ClassVar[Operations]
     ended: ClassVar[frozenset[str]]
     """States of what has ended, and still owes somebody a word."""
     settled: ClassVar[frozenset[str]]
@@ -100,35 +99,33 @@ class PeerStore(ABC, Generic[View]):
         self.jobs: dict[str, Known[View]] = {}
         self.size = 0
         self.retention = retention
-        self._loop = asyncio.get_running_loop()
         self._clock = StoreClock(clock)
         self._wall = (clock or Clock()).wall
         self._survives = path is not None
-        self._settled: dict[str, None] = {}
-        self._ended: dict[str, None] = {}
+        self._over: dict[str, None] = {}
+        self._owing: dict[str, None] = {}
         self._flush: asyncio.Handle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._thread: StoreThread[Any] = StoreThread(
+        super().__init__(
             partial(open_database, MEMORY if path is None else path, self.schema, sync),
-            partial(self.operations.write, self._clock),
-            self._loop,
+            partial(write, self._clock),
+            asyncio.get_running_loop(),
             on_failed=None if broken is None else lambda text, ops: (broken(text), ops)[1],
             tidy=give_back,
             name=self.schema.what,
         )
 
     @abstractmethod
-    def begin(self, added: Any, submitted_s: float) -> View:
+    def begin(self, uuid: str, submitted_s: float, values: dict[str, Any], body: bytes) -> View:
         """What a job looks like that was just put; ``submitted_s`` is wall clock."""
 
-    @abstractmethod
-    def follow(self, view: View, op: Any) -> View:
-        """What it looks like after an event."""
-
-    @property
-    def broken(self) -> str:
-        """Why nothing can be written at present, or ""."""
-        return self._thread.broken
+    def follow(self, view: View, kind: str, values: dict[str, Any], body: bytes) -> View:
+        """What it looks like after an event: its values are fields, and its body is the one of the name of its kind."""
+        before: Any = view  # a NamedTuple
+        if kind in before._fields:
+            values = {**values, kind: body}
+        after: View = before._replace(**values)
+        return after
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -138,13 +135,12 @@ class PeerStore(ABC, Generic[View]):
         Raises:
             ConfigError: another process uses the file (EBUSY), it is damaged, of another version, or cannot be written.
         """
-        found = await self._thread.start(self._read_all)
-        for kept in found:
-            uuid = kept.added.uuid
-            self.jobs[uuid] = self._begun(kept.added, kept.at, kept.wall, kept.size)
-            for event in kept.events:
-                self._apply(uuid, event.op, event.at, event.size)
-        for group in (self._settled, self._ended):  # oldest end first
+        found = await self.start(self._read_all)
+        for uuid, at, wall, values, body, size, events in found:
+            self._begin(uuid, at, wall, values, body, size)
+            for event in events:
+                self._apply(uuid, *event)
+        for group in (self._over, self._owing):  # oldest end first
             ordered = sorted(group, key=lambda uuid: self.jobs[uuid].ended_at)
             group.clear()
             group.update(dict.fromkeys(ordered))
@@ -152,7 +148,7 @@ class PeerStore(ABC, Generic[View]):
 
     def _read_all(self, connection: sqlite3.Connection) -> list[Kept]:
         self._clock.load(connection)
-        return list(self.operations.read(connection))
+        return list(read(connection))
 
     async def durable(self) -> None:
         """Return once all that was put so far is on disk.
@@ -161,41 +157,43 @@ class PeerStore(ABC, Generic[View]):
             NotStored: it cannot be written at present; it stays queued.
         """
         if self._survives:
-            await self._thread.durable()
+            await super().durable()
 
-    async def close(self) -> None:
-        """Write what is left and end."""
+    async def close(self, timeout_s: float = CLOSE_S) -> int:
+        """See ``StoreThread.close``."""
         for handle in (self._flush, self._sweeper):
             if handle is not None:
                 handle.cancel()
-        await self._thread.close()
+        return await super().close(timeout_s)
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    def put_job(self, added: Any) -> None:
+    def put_job(self, uuid: str, values: dict[str, Any], body: bytes) -> None:
         """Write down a job; one of this uuid must not be here."""
-        self._write(added)
-        light = added._replace(body=b"")
-        self.jobs[added.uuid] = self._begun(light, self._clock.now(), self._wall(), len(added.body))
+        self._write(Added(uuid, values, body))
+        self._begin(uuid, self._clock.now(), self._wall(), values, b"", len(body))
 
-    def put_event(self, op: Any) -> None:
-        """Write down an event; of a job that is not here it changes nothing."""
-        known = self.jobs.get(op.uuid)
+    def put_event(
+        self, uuid: str, kind: str, body: bytes = b"", *, latest: bool = False, **values: Any
+    ) -> None:
+        """Write down an event, see ``events.Event`` and ``follow``; of a job that is not here it changes nothing."""
+        known = self.jobs.get(uuid)
         if known is None:
             return
-        self._write(op)
-        body = getattr(op, "body", b"")
-        self._apply(op.uuid, op._replace(body=b"") if body else op, self._clock.now(), len(body))
+        self._write(Event(uuid, kind, values, body, latest))
+        self._apply(uuid, kind, self._clock.now(), values, b"", len(body))
         if known.ended_at >= 0:
             self._sweep()
 
-    def _begun(self, added: Any, at: float, wall: float, size: int) -> Known[View]:
+    def _begin(
+        self, uuid: str, at: float, wall: float, values: dict[str, Any], body: bytes, size: int
+    ) -> None:
         self.size += size
-        return Known(self.begin(added, wall), at, size)
+        self.jobs[uuid] = Known(self.begin(uuid, wall, values, body), at, size)
 
-    def _apply(self, uuid: str, op: Any, at: float, size: int) -> None:
+    def _apply(self, uuid: str, kind: str, at: float, values: dict[str, Any], body: bytes, size: int) -> None:
         known = self.jobs[uuid]
-        known.view = self.follow(known.view, op)
+        known.view = self.follow(known.view, kind, values, body)
         known.size += size
         self.size += size
         state = known.view.state
@@ -204,10 +202,10 @@ class PeerStore(ABC, Generic[View]):
         if known.ended_at < 0:
             known.ended_at = at
         if state in self.settled:
-            self._ended.pop(uuid, None)
-            self._settled.setdefault(uuid)
+            self._owing.pop(uuid, None)
+            self._over.setdefault(uuid)
         else:
-            self._ended.setdefault(uuid)
+            self._owing.setdefault(uuid)
 
     def state(self, uuid: str) -> str:
         """The state of a job; "" for one that is not here."""
@@ -219,8 +217,8 @@ class PeerStore(ABC, Generic[View]):
         known = self.jobs.pop(uuid, None)
         if known is None:
             return
-        self._settled.pop(uuid, None)
-        self._ended.pop(uuid, None)
+        self._over.pop(uuid, None)
+        self._owing.pop(uuid, None)
         self.size -= known.size
         self._write(Forgotten(uuid))
 
@@ -230,12 +228,12 @@ class PeerStore(ABC, Generic[View]):
         Raises:
             NotStored: the file cannot be read.
         """
-        kept = await self._thread.ask(lambda base: list(self.operations.read(base, uuids))) if uuids else []
+        found = await self.ask(lambda base: list(read(base, uuids))) if uuids else []
         views = []
-        for each in kept:
-            view = self.begin(each.added, each.wall)
-            for event in each.events:
-                view = self.follow(view, event.op)
+        for kept in found:
+            view = self.begin(kept.uuid, kept.wall, kept.values, kept.body)
+            for event in kept.events:
+                view = self.follow(view, event.kind, event.values, event.body)
             views.append(view)
         return views
 
@@ -247,45 +245,36 @@ class PeerStore(ABC, Generic[View]):
 
     def _sweep(self) -> None:
         """Drop what is too old or too much."""
-        now = self._clock.now()
-        for uuid in list(self._too_old(now)):
-            self.drop(uuid)
-        while self.size > self.retention.keep_bytes or self._count() > self.retention.keep_jobs:
-            first = next(iter(self._settled or self._ended), None)
-            if first is None:
-                break
+        now, keep_s = self._clock.now(), self.retention.keep_s
+        due = []
+        for group, kept_s in ((self._over, keep_s), (self._owing, max(keep_s, KEEP_UNSETTLED_S))):
+            for uuid in list(group):
+                left_s = self.jobs[uuid].ended_at + kept_s - now
+                if left_s > 0:
+                    due.append(left_s)
+                    break
+                self.drop(uuid)
+        while self._crowded() and (first := next(iter(self._over or self._owing), "")):
             self.drop(first)
-        due = [self.jobs[next(iter(group))].ended_at + keep_s for group, keep_s in self._groups() if group]
         if due and self._sweeper is None:
-            self._sweeper = self._loop.call_later(max(SWEEP_MIN_S, min(due) - now), self._swept)
+            self._sweeper = self._loop.call_later(max(SWEEP_MIN_S, min(due)), self._swept)
+
+    def _crowded(self) -> bool:
+        ended = len(self._over) + len(self._owing)
+        return self.size > self.retention.keep_bytes or ended > self.retention.keep_jobs
 
     def _swept(self) -> None:
         self._sweeper = None
         self._sweep()
 
-    def _count(self) -> int:
-        return len(self._settled) + len(self._ended)
-
-    def _groups(self) -> tuple[tuple[dict[str, None], float], ...]:
-        """What has ended, and how long that is kept."""
-        keep_s = self.retention.keep_s
-        return (self._settled, keep_s), (self._ended, max(keep_s, KEEP_UNSETTLED_S))
-
-    def _too_old(self, now: float) -> Iterator[str]:
-        for group, keep_s in self._groups():
-            for uuid in group:
-                if now - self.jobs[uuid].ended_at < keep_s:
-                    break
-                yield uuid
-
     # -- the file ------------------------------------------------------------------------------
 
     def _write(self, op: Any) -> None:
-        self._thread.put(op)
+        self.put(op)
         if self._flush is None:
             self._flush = self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
         """Who waits for it has said so (``durable``); the rest may share a commit with what comes next."""
         self._flush = None
-        self._thread.commit(waited=False)
+        self.commit(waited=False)

@@ -185,7 +185,7 @@ class StoreThread(Generic[Operation]):
         """
         if behind and self._pending and not self._closing:
             with contextlib.suppress(NotStored):
-                await self.durable()
+                await StoreThread.durable(self)  # whether its owner waits for that or not
         if not self._opened or self._closing:
             raise NotStored(f"{self._name}: closed, nothing can be asked")
         answer: Answer = await self._threads.run(partial(self._writer.ask, query))

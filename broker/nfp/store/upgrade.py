@@ -1,13 +1,14 @@
 """Files of the version before this one: tables of a broker, cards with bodies of workers and clients, made events.
 
-Each text is what ``database`` runs on such a file, in one transaction. ``pack`` writes values as ``events`` does; its
-first argument has a letter for each: a value as it is (.), a truth (b), JSON (j) or hexadecimal digits (x).
+Each text is what ``database`` runs on such a file, in one transaction. ``pack`` and ``fields`` write values, the latter
+with their names, as ``events`` does; the first argument has a letter for each: a value as it is (.), a truth (b), JSON
+(j) or hexadecimal digits (x).
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -55,28 +56,31 @@ DROP TABLE workers; DROP TABLE pins; DROP TABLE IF EXISTS usage
 _BODY: Final = "ifnull((SELECT body FROM bodies b WHERE b.number = c.number AND b.name = 'body'), x'')"
 WORKER: Final = f"""
 {_CLOCK}
-INSERT INTO jobs SELECT number, uuid, at, submitted_s, pack('x..b', json_extract(more, '$.client'), service, task,
-    ifnull(json_extract(more, '$.idempotent'), 1)), {_BODY} FROM cards c;
-{_EVENT} number, at, 'Started', pack('.', json_extract(more, '$.started_s')), x'' FROM cards
-    WHERE json_extract(more, '$.started_s') > 0;
-{_EVENT} number, at, 'Told', pack(''), body FROM cards c JOIN bodies b USING (number) WHERE name = 'events';
-{_EVENT} number, ended_at, 'Done', pack('.b.', ifnull(json_extract(more, '$.status'), 0),
-    json_extract(more, '$.failed'), ifnull(json_extract(more, '$.ended_s'), 0)), body
+INSERT INTO jobs SELECT number, uuid, at, submitted_s, fields('client x service . task . idempotent b',
+    json_extract(more, '$.client'), service, task, ifnull(json_extract(more, '$.idempotent'), 1)), {_BODY} FROM cards c;
+{_EVENT} number, at, 'started', fields('state . started_s .', 'started', json_extract(more, '$.started_s')), x''
+    FROM cards WHERE json_extract(more, '$.started_s') > 0;
+{_EVENT} number, at, 'events', fields(''), body FROM cards c JOIN bodies b USING (number) WHERE name = 'events';
+{_EVENT} number, ended_at, 'result', fields('state . status . failed b ended_s .', 'done',
+    ifnull(json_extract(more, '$.status'), 0), json_extract(more, '$.failed'),
+    ifnull(json_extract(more, '$.ended_s'), 0)), body
     FROM cards c JOIN bodies b USING (number) WHERE name = 'result' AND state IN ('done', 'recorded');
-{_EVENT} number, ended_at, 'Recorded', pack(''), x'' FROM cards WHERE state = 'recorded';
-{_EVENT} number, ended_at, 'Cancelled', pack('.', ifnull(json_extract(more, '$.ended_s'), 0)), x'' FROM cards
-    WHERE state = 'cancelled';
+{_EVENT} number, ended_at, 'recorded', fields('state .', state), x'' FROM cards WHERE state = 'recorded';
+{_EVENT} number, ended_at, 'cancelled', fields('state . ended_s .', state,
+    ifnull(json_extract(more, '$.ended_s'), 0)), x'' FROM cards WHERE state = 'cancelled';
 DROP TABLE cards; DROP TABLE bodies
 """  # noqa: S608
 CLIENT: Final = f"""
 {_CLOCK}
-INSERT INTO jobs SELECT number, uuid, at, submitted_s, pack('..j.', service, task, json_extract(more, '$.target'),
-    json_extract(more, '$.timeout_s')), {_BODY} FROM cards c;
-{_EVENT} number, at, 'Given', pack('j', body), x'' FROM cards c JOIN bodies b USING (number) WHERE name = 'event';
-{_EVENT} c.number, c.at, 'Brought', pack('..', s.key, s.value), b.body FROM cards c, json_each(more, '$.statuses') s
-    JOIN bodies b ON b.number = c.number AND b.name = 'result/' || s.key ORDER BY c.number, s.id;
-{_EVENT} number, ended_at, 'Ended', pack('..', state, ifnull(json_extract(more, '$.error'), '')), x'' FROM cards
-    WHERE settled;
+INSERT INTO jobs SELECT number, uuid, at, submitted_s, fields('service . task . target j timeout_s .', service, task,
+    json_extract(more, '$.target'), json_extract(more, '$.timeout_s')), {_BODY} FROM cards c;
+{_EVENT} number, at, 'workers', fields('workers j', body), x'' FROM cards c JOIN bodies b USING (number)
+    WHERE name = 'event';
+{_EVENT} c.number, c.at, 'result', fields('worker . status .', s.key, s.value), b.body
+    FROM cards c, json_each(more, '$.statuses') s JOIN bodies b ON b.number = c.number AND b.name = 'result/' || s.key
+    ORDER BY c.number, s.id;
+{_EVENT} number, ended_at, 'ended', fields('state . error .', state, ifnull(json_extract(more, '$.error'), '')), x''
+    FROM cards WHERE settled;
 DROP TABLE cards; DROP TABLE bodies
 """  # noqa: S608
 
@@ -84,10 +88,19 @@ DROP TABLE cards; DROP TABLE bodies
 def upgrade(connection: sqlite3.Connection, text: str) -> None:
     """Run one of the texts, within the transaction of the caller."""
     connection.create_function("pack", -1, _pack, deterministic=True)
+    connection.create_function("fields", -1, _fields, deterministic=True)
     for statement in filter(str.strip, text.split(";")):
         connection.execute(statement)
 
 
 def _pack(letters: str, *values: Any) -> bytes:
-    readers = [_READERS[letter] for letter in letters]
-    return msgspec.msgpack.encode([read(value) for read, value in zip(readers, values, strict=True)])
+    return msgspec.msgpack.encode(_read(letters, values))
+
+
+def _fields(words: str, *values: Any) -> bytes:
+    names, letters = words.split()[::2], words.split()[1::2]
+    return msgspec.msgpack.encode(dict(zip(names, _read(letters, values), strict=True)))
+
+
+def _read(letters: Iterable[str], values: Iterable[Any]) -> list[Any]:
+    return [_READERS[letter](value) for letter, value in zip(letters, values, strict=True)]

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.nfp.store import upgrade
 from broker.nfp.store.database import Schema
-from broker.nfp.store.events import TABLES, Operations
+from broker.nfp.store.events import TABLES
 from broker.nfp.store.peers import PeerStore
 
 FINISHED: Final = frozenset({"done", "recorded", "cancelled"})
@@ -48,68 +48,10 @@ class StoredRun(NamedTuple):
     """Since it came; no step of the wall clock changes it."""
 
 
-class Came(NamedTuple):
-    """The worker has the job."""
-
-    uuid: str
-    client: bytes | None
-    service: str
-    task: str
-    idempotent: bool
-    body: bytes
-
-
-class Readdressed(NamedTuple):
-    """It came again, with another attempt in its address."""
-
-    uuid: str
-    client: bytes | None
-
-
-class Started(NamedTuple):
-    """Its task begins."""
-
-    uuid: str
-    started_s: float
-
-
-class Told(NamedTuple):
-    """``body`` is a JSON list of the task's events, for ``job_details``."""
-
-    uuid: str
-    body: bytes
-
-
-class Done(NamedTuple):
-    """Its task has ended; ``body`` is the result."""
-
-    uuid: str
-    status: int
-    failed: bool
-    ended_s: float
-    body: bytes
-
-
-class Recorded(NamedTuple):
-    """The broker has the result."""
-
-    uuid: str
-
-
-class Cancelled(NamedTuple):
-    """Nobody wants the result."""
-
-    uuid: str
-    ended_s: float
-
-
 class RunStore(PeerStore[StoredRun]):
     """The jobs of one worker; ``path`` None keeps them in memory only. See ``PeerStore``."""
 
     schema = Schema("worker store", int.from_bytes(b"NFPw"), 2, TABLES, upgrade.WORKER)
-    operations = Operations(
-        Came, Readdressed, Started, Told, Done, Recorded, Cancelled, latest=frozenset({Readdressed})
-    )
     ended = frozenset({"done"})
     settled = frozenset({"recorded", "cancelled"})
 
@@ -127,13 +69,19 @@ class RunStore(PeerStore[StoredRun]):
         """A job came. False: its uuid is there already and stays as it is."""
         if job.uuid in self.jobs:
             return False
-        self.put_job(Came(job.uuid, job.client, job.service, job.task, job.idempotent, bytes(job.body)))
+        values = {
+            "client": job.client,
+            "service": job.service,
+            "task": job.task,
+            "idempotent": job.idempotent,
+        }
+        self.put_job(job.uuid, values, bytes(job.body))
         return True
 
     def started(self, uuid: str) -> None:
         """Its task begins now. A finished one stays finished."""
         if self.state(uuid) == "accepted":
-            self.put_event(Started(uuid, self._wall()))
+            self.put_event(uuid, "started", state="started", started_s=self._wall())
 
     def done(self, job: StoredRun) -> None:
         """Its result; the job need not have been put before. The first result stays."""
@@ -141,23 +89,31 @@ class RunStore(PeerStore[StoredRun]):
         if self.state(job.uuid) in FINISHED:
             return
         if job.events:
-            self.put_event(Told(job.uuid, job.events))
-        self.put_event(Done(job.uuid, job.status, job.failed, self._wall(), bytes(job.result)))
+            self.put_event(job.uuid, "events", job.events)
+        self.put_event(
+            job.uuid,
+            "result",
+            bytes(job.result),
+            state="done",
+            status=job.status,
+            failed=job.failed,
+            ended_s=self._wall(),
+        )
 
     def recorded(self, uuids: list[str]) -> None:
         """The broker has these results: they are kept for the retention time only."""
         for uuid in uuids:
             if self.state(uuid) == "done":
-                self.put_event(Recorded(uuid))
+                self.put_event(uuid, "recorded", state="recorded")
 
     def cancelled(self, uuid: str) -> None:
         """Its client does not want it any more: it does not come back after a restart."""
         if self.state(uuid) in ("accepted", "started"):
-            self.put_event(Cancelled(uuid, self._wall()))
+            self.put_event(uuid, "cancelled", state="cancelled", ended_s=self._wall())
 
     def readdressed(self, uuid: str, client: bytes | None) -> None:
         """A job that is here came again, with another attempt in its address."""
-        self.put_event(Readdressed(uuid, client))
+        self.put_event(uuid, "address", latest=True, client=client)
 
     async def find(self, uuid: str) -> StoredRun | None:
         """The job ``uuid`` with body and result.
@@ -176,24 +132,6 @@ class RunStore(PeerStore[StoredRun]):
     def _aged(self, run: StoredRun) -> StoredRun:
         return run._replace(age_s=self.age_s(run.uuid))
 
-    # -- what events make of a job ---------------------------------------------------------------
-
-    def begin(self, added: Came, submitted_s: float) -> StoredRun:
+    def begin(self, uuid: str, submitted_s: float, values: dict[str, Any], body: bytes) -> StoredRun:
         """See ``PeerStore``."""
-        uuid, client, service, task, idempotent, body = added
-        return StoredRun(uuid, client, service, task, body, idempotent, received_s=submitted_s)
-
-    def follow(self, view: StoredRun, op: Any) -> StoredRun:
-        """See ``PeerStore``."""
-        if isinstance(op, Readdressed):
-            return view._replace(client=op.client)
-        if isinstance(op, Started):
-            return view._replace(state="started", started_s=op.started_s)
-        if isinstance(op, Told):
-            return view._replace(events=op.body)
-        if isinstance(op, Done):
-            _uuid, status, failed, ended_s, result = op
-            return view._replace(state="done", status=status, failed=failed, ended_s=ended_s, result=result)
-        if isinstance(op, Recorded):
-            return view._replace(state="recorded")
-        return view._replace(state="cancelled", ended_s=op.ended_s)
+        return StoredRun(uuid, body=body, received_s=submitted_s, **values)

@@ -16,7 +16,7 @@ from broker.nfp.opening import read_any
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import Dispatched, Finished, JobAdded
 from broker.nfp.server.broker import NfpBroker
-from broker.nfp.store.events import Operations
+from broker.nfp.store import events
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
 from tests.unit.nfp.store.samples import opened, run, until
@@ -74,14 +74,14 @@ def results_of(got):
 def reads(monkeypatch):
     """What was read from the store: the uuids, in groups."""
     groups = []
-    read = Operations.read
+    read = events.read
 
-    def noted(operations, connection, uuids=None, **more):
+    def noted(connection, uuids=None, **more):
         if uuids:
             groups.append(list(uuids))
-        return read(operations, connection, uuids, **more)
+        return read(connection, uuids, **more)
 
-    monkeypatch.setattr(Operations, "read", noted)
+    monkeypatch.setattr(events, "read", noted)
     return groups
 
 

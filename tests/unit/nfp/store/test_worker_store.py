@@ -152,7 +152,7 @@ def test_it_is_written_without_being_asked(path):
             store.accepted(kept("u"))
             store.started("u")
             other = sqlite3.connect(path)
-            await until(lambda: other.execute("SELECT kind FROM events").fetchall() == [("Started",)])
+            await until(lambda: other.execute("SELECT kind FROM events").fetchall() == [("started",)])
             other.close()
 
     run(story())
@@ -283,13 +283,13 @@ def test_a_disk_that_fails_is_told(path):
         async with opened(path, broken=told.append) as store:
             store.accepted(kept("before", b"body"))
             await store.durable()
-            apply = store._thread._writer._apply
+            apply = store._writer._apply
 
             def full(connection, operations):
                 raise sqlite3.OperationalError("database or disk is full")
 
-            store._thread._writer._apply = full
-            store._thread._retry_s = 0.05
+            store._writer._apply = full
+            store._retry_s = 0.05
             store.accepted(kept("u"))
             with pytest.raises(NotStored, match="disk is full"):
                 await store.durable()
@@ -297,7 +297,7 @@ def test_a_disk_that_fails_is_told(path):
             assert told == [store.broken]
             assert (await store.find("before")).body == b"body"
             store.drop("u")
-            store._thread._writer._apply = apply
+            store._writer._apply = apply
             await until(lambda: not store.broken)
         async with opened(path) as store:
             assert [job.uuid for job in store.found] == ["before"]
@@ -326,7 +326,7 @@ def test_many_jobs_in_one_turn_are_one_commit(path):
             for number in range(500):
                 store.accepted(kept(str(number), bytes(1000)))
             await asyncio.gather(*(store.durable() for _ in range(5)))
-            assert store._thread.committed == 1
+            assert store.committed == 1
         async with opened(path) as store:
             assert [job.uuid for job in store.found] == [str(number) for number in range(500)]
 

@@ -201,7 +201,7 @@ def test_what_must_not_be_run_twice_begins_when_it_is_confirmed_and_on_disk(tmp_
                 assert seen == []
                 confirm(broker, "u1")
                 assert result(await final(broker))["failed"] is False
-                assert seen == [("Started",)]
+                assert seen == [("started",)]
 
     asyncio.run(main())
 
