@@ -112,6 +112,16 @@ def _of_one_worker(said: dict[str, Any]) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
+def last_line(errors: Any) -> str:
+    r"""Return the last line of the first of a result's ``errors``, as a traceback ends; "" when there is none.
+
+    >>> last_line(["Traceback (most recent call last):\nOSError: no", "more"]), last_line([]), last_line("no")
+    ('OSError: no', '', 'no')
+    """
+    first = (errors[0] if errors else "") if isinstance(errors, list) else errors
+    return "" if first is None else str(first).strip().rsplit("\n", 1)[-1]
+
+
 class Failure(NamedTuple):
     """An error in place of a result."""
 

@@ -16,6 +16,7 @@ from broker.cli.exits import FAILED, INTERRUPTED, OK
 from broker.cli.nfp.session import short
 from broker.cli.screen import Screen, compact
 from broker.errors import print_error
+from broker.nfp.outcome import DONE, result_state
 from broker.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def show_results(screen: Screen, results: dict[str, Any]) -> int:
     code = OK
     for worker in sorted(results):
         result = results[worker]
-        failed = isinstance(result, dict) and bool(result.get("failed"))
+        failed = result_state(result) != DONE
         code = FAILED if failed else code
         if screen.as_json:
             screen.line(compact({"worker": worker, "result": result}))

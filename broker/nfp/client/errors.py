@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.errors import HeadgateError
+from broker.nfp.outcome import last_line
 
 
 class JobError(HeadgateError):
@@ -68,10 +69,9 @@ class TaskFailed(JobError):
     def __init__(self, failed: Mapping[str, Any], uuid: str, results: Mapping[str, Any]) -> None:
         self.failed = dict(failed)
         worker, errors = next(iter(self.failed.items()))
-        first = str(errors[0] if isinstance(errors, list) and errors else errors).strip()
-        last_line = first.rsplit("\n", 1)[-1] or "no error text"
+        why = last_line(errors) or "no error text"
         more = f" (and {len(self.failed) - 1} more)" if len(self.failed) > 1 else ""
-        super().__init__(f"{worker}: {last_line}{more}", uuid, results)
+        super().__init__(f"{worker}: {why}{more}", uuid, results)
 
 
 class RequestFailed(HeadgateError):

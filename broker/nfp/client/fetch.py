@@ -27,6 +27,7 @@ from broker.errors import LinkError
 from broker.nfp.client.errors import FetchFailed, JobError, JobTimeout
 from broker.nfp.client.job import Job
 from broker.nfp.names import FILESHARING
+from broker.nfp.outcome import DONE, last_line, result_state
 from broker.nfp.urls import Unsafe, names_of
 from broker.tasks import checked_seconds
 
@@ -181,7 +182,7 @@ async def _ask(client: NfpClient, task: str, url: str, timeout_s: float) -> Mapp
 
 
 def _result(answer: Any) -> Any:
-    return answer.get("result") if isinstance(answer, dict) and not answer.get("failed") else None
+    return answer.get("result") if isinstance(answer, dict) and result_state(answer) == DONE else None
 
 
 def _details(answer: Any) -> Details | None:
@@ -197,11 +198,8 @@ def _details(answer: Any) -> Details | None:
 
 def _first_error(answers: Mapping[str, Any]) -> str:
     """What the first worker that says why says, its last line; "" when none does."""
-    for answer in answers.values():
-        errors = answer.get("errors") if isinstance(answer, dict) else None
-        if isinstance(errors, list) and errors and (text := str(errors[0]).strip().rsplit("\n", 1)[-1][:300]):
-            return text
-    return ""
+    said = (last_line(answer.get("errors"))[:300] for answer in answers.values() if isinstance(answer, dict))
+    return next(filter(None, said), "")
 
 
 # -- one file -------------------------------------------------------------------------------------
@@ -370,7 +368,7 @@ class FileTransfer:
         finally:
             if not job.done:
                 await job.cancel()
-        if not isinstance(result, dict) or result.get("failed"):
+        if not isinstance(result, dict) or result_state(result) != DONE:
             errors = result.get("errors") if isinstance(result, dict) else None
             raise FetchFailed(f"{worker}: {str(errors or result)[:300]}")
         if self.have < self._details.size_bytes:

@@ -21,7 +21,7 @@ from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
 from broker.nfp.names import MMI_WORKER, Code, Command, Sender
 from broker.nfp.opening import read_any, read_object
-from broker.nfp.outcome import FAILED, Failure, Outcome, error_text, job_state, result_state
+from broker.nfp.outcome import DONE, FAILED, Failure, Outcome, error_text, job_state, result_state
 from broker.nfp.targets import Target
 from broker.tasks import within
 
@@ -175,7 +175,7 @@ class Job:
             failed = {
                 worker: result.get("errors")
                 for worker, result in results.items()
-                if isinstance(result, dict) and result.get("failed")
+                if result_state(result) != DONE
             }
             if failed:
                 raise TaskFailed(failed, self.uuid, results)

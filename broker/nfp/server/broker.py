@@ -131,7 +131,7 @@ class NfpBroker:
             self.loop,
             commit=self.store.commit,
             tick=self.dispatcher.tick,
-            overtaking=lambda: bool(self.store.broken),
+            gate_is_stuck=lambda: bool(self.store.broken),
         )
         self.clock = self.turn.clock
         self.started_s = self.clock.now()

@@ -267,7 +267,7 @@ class QueuedPeer(Peer, Generic[Form]):
         else:
             if len(outbox):
                 turn.hold(self)
-                for waiting in outbox.ready_despite_gate(turn.committed) if turn.overtaking() else ():
+                for waiting in outbox.ready_despite_gate(turn.committed) if turn.gate_is_stuck() else ():
                     if not self._offer(waiting.form):
                         break
                     outbox.remove(waiting)

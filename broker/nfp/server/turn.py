@@ -19,7 +19,7 @@ class Turn:
 
     Args:
         loop: whose turns. commit: see ``StoreThread.commit``. tick: the dispatcher's due
-            timers; returns when to be called again. overtaking: whether nothing can be stored at present, see
+            timers; returns when to be called again. gate_is_stuck: whether nothing can be stored at present, see
             ``Outbox.ready_despite_gate``.
 
     Attributes:
@@ -32,13 +32,13 @@ class Turn:
         *,
         commit: Callable[..., None],
         tick: Callable[[float], float],
-        overtaking: Callable[[], bool],
+        gate_is_stuck: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self.clock = AwakeClock(loop.time)
         self._commit = commit
         self._tick = tick
-        self.overtaking = overtaking
+        self.gate_is_stuck = gate_is_stuck
         self._touched: dict[QueuedPeer[Any], None] = {}
         self._gated: dict[QueuedPeer[Any], None] = {}
         self._handle: asyncio.Handle | None = None

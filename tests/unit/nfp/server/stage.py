@@ -69,7 +69,7 @@ class Stage:
             loop,
             commit=lambda *, waited: None,
             tick=lambda now: float("inf"),
-            overtaking=lambda: bool(self.broken),
+            gate_is_stuck=lambda: bool(self.broken),
         )
         server = CurveServer(certificate) if certificate is not None else None
         tuning = Tuning(server, 1 << 20, beat_ms, 6 * beat_ms, limits)

@@ -21,7 +21,7 @@ def made(log, tick=lambda now: inf):
         asyncio.get_running_loop(),
         commit=lambda *, waited: log.append("commit at once" if waited else "commit"),
         tick=tick,
-        overtaking=lambda: False,
+        gate_is_stuck=lambda: False,
     )
 
 
@@ -188,7 +188,7 @@ def test_a_commit_that_cannot_begin_does_not_end_the_turns(caplog):
             asyncio.get_running_loop(),
             commit=commit,
             tick=lambda now: inf,
-            overtaking=lambda: False,
+            gate_is_stuck=lambda: False,
         )
         turn.touch(Sender(log, "one"))
         turn.finish()
