@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from broker.errors import ProtocolError
+from broker.wire.event_history import NUMBERS
 from broker.wire.framing import Splitter
 
 if TYPE_CHECKING:
@@ -75,7 +76,12 @@ async def past_events(
     """
     while True:
         found = (await caller.rpc("event.since", asked, nodeid=0, timeout_s=timeout_s)).json(_Since)
-        page = Page(found.epoch, found.behind, found.last, found.missing, _decoded(found.events))
+        events = _decoded(found.events)
+        if [event.sequence for event in events] != [
+            (found.behind + place) % NUMBERS + 1 for place in range(len(events))
+        ]:
+            raise ProtocolError(f"event.since: numbers are left out behind {found.behind}")
+        page = Page(found.epoch, found.behind, found.last, found.missing, events)
         yield page
         if page.final:
             return

@@ -12,6 +12,7 @@ from broker.client.blocking import connect
 from tests.live.brokers import eventually
 from tests.live.gateways import GatewayProcess
 from tests.live.pages import Page
+from tests.live.ports import free_port
 from tests.live.verbs import headgate
 
 pytestmark = pytest.mark.patient
@@ -34,7 +35,7 @@ def origin(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def wall(tmp_path: Path, four: str, origin: str) -> Iterator[GatewayProcess]:
     config = tmp_path / "wall.toml"
-    settings = TUTORIAL.block("toml", "[[users]]").replace(":8290", ":0").replace(ORIGIN, origin)
+    settings = TUTORIAL.block("toml", "[[users]]").replace(":8290", f":{free_port()}").replace(ORIGIN, origin)
     config.write_text(
         f'[gateway]\nupstream = "{four}"\nstatedir = "{tmp_path}/state"\ndrain_s = 0.1\n' + settings
     )
@@ -71,5 +72,15 @@ def test_the_page_shows_what_happens_and_may_do_no_more(browser, four, origin, w
         assert refused == "EPERM"
         link = headgate("login", "link", "--config", tmp_path / "wall.toml")  # as step 4 says
         assert (link.returncode, "/login" in link.stdout) == (0, True), link.stderr
+        # and as step 3 says: what is published while there is no gateway comes, too
+        wall.stop()
+        with connect(four) as h:
+            h.publish("demo.lamp", {"on": False})
+        again = GatewayProcess(tmp_path / "wall.toml")
+        try:
+            again.wait_ready()
+            eventually(lambda: 'demo.lamp {"on":false}' in page.inner_text("#events li >> nth=0"))
+        finally:
+            again.kill()
     finally:
         context.close()

@@ -36,7 +36,8 @@ class Dashboard:
 
     Args:
         name: of whom. token: its credential. urls: WebSocket addresses of the gateways, asked in turn.
-        sees: whether it may have an event of this topic.
+        sees: whether it may have an event of this topic. first: which of ``urls`` is asked first; those of even numbers
+            subscribe to everything, and have what the rules leave of it.
 
     Attributes:
         log: in order: ``Seen``, and texts for what it is told of losses. resumes: what ``resumed`` said.
@@ -51,6 +52,7 @@ class Dashboard:
         self.live = asyncio.Event()
         self.leaving = False
         self._turn = first
+        self._prefixes = list(PREFIXES) if first % 2 else [""]
         self._position: dict[str, Any] | None = None
         self._known = False
 
@@ -77,7 +79,7 @@ class Dashboard:
             if not welcome["epoch"]:
                 return
             self._position = {name: welcome[name] for name in ("epoch", "sequence")}
-        await ws.send_json({"type": "resume", **self._position, "subscriptions": list(PREFIXES)})
+        await ws.send_json({"type": "resume", **self._position, "subscriptions": self._prefixes})
         async for frame in ws:
             if frame.type != aiohttp.WSMsgType.TEXT:
                 return
@@ -92,7 +94,8 @@ class Dashboard:
         kind = said["type"]
         if kind == "event":
             self._position["sequence"] = said["sequence"]
-            self.log.append(Seen(said["payload"]["id"], said["topic"]))
+            if said["topic"].startswith(PREFIXES):
+                self.log.append(Seen(said["payload"]["id"], said["topic"]))
         elif kind == "resumed":
             self.resumes.append(said)
             self._position = {name: said[name] for name in ("epoch", "sequence")}

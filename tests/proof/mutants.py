@@ -110,11 +110,11 @@ MUTANTS: Final = (
         ROOT_KILLED,
     ),
     Mutant(
-        "a gateway keeps to itself that it missed events",
+        "a gateway keeps to itself most of what it missed",
         "C7",
         "gateway/upstream/numbering.py",
-        "        self._receiver.upstream_joined(False, missed)\n        self._deliver(ahead)",
-        "        self._receiver.upstream_joined(False, 0)\n        self._deliver(ahead)",
+        "            self._tell(changed, None if changed else missed)\n        self._take(fresh)\n",
+        "            self._tell(changed, None if changed else missed)\n        self._take(fresh[-1:])\n",
         MIDDLE_KILLED,
     ),
     Mutant(

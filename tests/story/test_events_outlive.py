@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -82,7 +83,8 @@ class Scene(NamedTuple):
         """Nothing is wrong up to now."""
         until = await self.caught_up()
         found = wrong(self.publisher, self.dashboards, until=until)
-        assert not found, f"{len(found)}: {found[:8]}"
+        kinds = Counter(" ".join(text.split()[-3:]) for text in found)
+        assert not found, f"{kinds}: {found[:8]}"
 
 
 WHO: dict[str, Callable[[str], bool]] = {

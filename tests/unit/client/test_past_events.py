@@ -1,6 +1,7 @@
 """Subscriptions that begin with events of before, at a broker of this process."""
 
 import asyncio
+import base64
 import errno
 import tempfile
 from datetime import timedelta
@@ -12,6 +13,7 @@ import broker.client
 from broker.client.past_events import past_events
 from broker.errors import Missed, ProtocolError, RpcError
 from broker.services import event as service
+from broker.wire import message as wire
 from broker.wire.event_history import FrameHistory
 from broker.wire.payload import encode_json
 from tests.live.gateways import node
@@ -133,6 +135,19 @@ def test_who_keeps_none_refuses_at_the_beginning():
             assert await read(events, 1) == live
 
     play(script)
+
+
+def test_numbers_that_do_not_follow_each_other_are_a_protocol_error():
+    frames = b"".join(wire.event("t", sequence=number).framed() for number in (1, 2, 4))
+
+    async def script(h, peer):
+        asked = soon(anext(past_events(h, {"sequence": 0})))
+        told = {"epoch": "one", "last": 4, "behind": 0, "missing": False}
+        peer.answer(await peer.next(), encode_json(told | {"events": base64.b64encode(frames).decode()}))
+        with pytest.raises(ProtocolError, match="left out"):
+            await asked
+
+    talk(script)
 
 
 @pytest.mark.parametrize("events", ["!", "AAAA", "EgDu/wAAACAA"])
