@@ -23,6 +23,7 @@ from broker.client.dialing import default_uri
 from broker.errors import ConfigError
 from broker.identity import Role
 from broker.rates import Buckets
+from broker.secret import SecretUrl
 from broker.tasks import Tasks
 from broker.transport.budget import Budget
 from broker.transport.link import Flusher, Options
@@ -134,9 +135,14 @@ class Gateway:
         leave: Callable[[str], None] | None,
     ) -> None:
         settings = self.settings
-        self.identity = Authenticator(settings, self.store)
         gateway = gateway_of(self.store) if settings.gateway.redis is not None else ""
         self.peers = Peers(worker[0] if worker else "", gateway, self._answer)
+        self._siblings = Siblings(worker[1], self.peers) if worker else None
+        self._worker_counts = (
+            WorkerCounts(worker[1], worker[0], self._own_samples, self._ask_counts) if worker else None
+        )
+        self.fleet = self._in_fleet(settings.gateway.redis) if settings.gateway.redis is not None else None
+        self.identity = Authenticator(settings, self.store, None if self.fleet is None else self.fleet.logins)
         hooked = settings.access.hook_url is not None
         self.hook = AuthorizationHook(settings.access, asyncio.get_running_loop().time) if hooked else None
         self.sessions = Sessions(
@@ -165,11 +171,6 @@ class Gateway:
             self.store.wall,
             keeps=not worker or worker[0].startswith("0-"),
         )
-        self._siblings = Siblings(worker[1], self.peers) if worker else None
-        self._worker_counts = (
-            WorkerCounts(worker[1], worker[0], self._own_samples, self._ask_counts) if worker else None
-        )
-        self.fleet = self._in_fleet() if settings.gateway.redis is not None else None
         self.administration = Administration(
             self.sessions,
             self.delivery,
@@ -331,19 +332,11 @@ class Gateway:
             self._reload_all()
         return {"problems": problems}
 
-    def _in_fleet(self) -> Fleet:
+    def _in_fleet(self, redis: SecretUrl) -> Fleet:
         settings = self.settings.gateway
-        assert settings.redis is not None
-        fleet = Fleet(
-            settings.redis,
-            settings.redis_channel,
-            self.store,
-            self.peers,
-            self.sessions.clock,
-            settings.redis_password_file,
-        )
-        self.identity.joined(fleet.logins)
-        return fleet
+        clock = asyncio.get_running_loop().time
+        password_file = settings.redis_password_file
+        return Fleet(redis, settings.redis_channel, self.store, self.peers, clock, password_file)
 
     def _answer(self, question: bytes) -> bytes:
         """What this process answers another one; no question asks for its counts."""

@@ -70,7 +70,9 @@ class Revocations:
         tokens: those that count. lists: of client certificates. epoch: changes with whatever `take_up` finds.
     """
 
-    def __init__(self, settings: GatewaySettings, store: Store) -> None:
+    def __init__(
+        self, settings: GatewaySettings, store: Store, elsewhere: SharedLogins | None = None
+    ) -> None:
         self._store = store
         self.tokens = TokenFile(token_path(settings))
         authorities = (entry.client_ca for entry in settings.listen if entry.client_ca is not None)
@@ -180,7 +182,7 @@ class Authenticator:
     Args:
         settings: users, tokens, jwt and access count.
         store: the file shared by the workers.
-        worker: name of this worker process; "" when there is one only.
+        elsewhere: other gateways, which have logins in common with this one; None: there are none.
 
     Attributes:
         listeners: who is behind a connection; tell it about every bound listener (``listeners.opened``).
@@ -192,7 +194,9 @@ class Authenticator:
         ConfigError: a user or an address of keys is not what it must be.
     """
 
-    def __init__(self, settings: GatewaySettings, store: Store) -> None:
+    def __init__(
+        self, settings: GatewaySettings, store: Store, elsewhere: SharedLogins | None = None
+    ) -> None:
         self._settings = settings
         self._store = store
         self._clock = clock = time.monotonic
@@ -200,7 +204,12 @@ class Authenticator:
         self._revocations = Revocations(settings, store)
         self.tokens = self._revocations.tokens
         self.user_logins = UserLogins(
-            settings, store, clock, users=lambda: self.users, ended=self._revocations.ended_by_now
+            settings,
+            store,
+            clock,
+            users=lambda: self.users,
+            ended=self._revocations.ended_by_now,
+            elsewhere=elsewhere,
         )
         self.logins = self.user_logins.logins
         self.listeners = ListenerNetworks()
@@ -342,13 +351,9 @@ class Authenticator:
             self.origins.check(request, client, kind="cookie")
             return self.user_logins.by_token(await self._of_token(text))
 
-    def joined(self, elsewhere: SharedLogins) -> None:
-        """Have logins in common with other gateways from now on."""
-        self.user_logins.providers.elsewhere = elsewhere
-
     async def share(self, logged_in: LoggedIn) -> None:
         """Let a login that was made here count at other gateways, before its browser can be there."""
-        if (elsewhere := self.user_logins.providers.elsewhere) is not None:
+        if (elsewhere := self.user_logins.elsewhere) is not None:
             await elsewhere.share(logged_in.principal.credential.removeprefix(LOGIN))
 
     async def logout(self, request: web.BaseRequest, cookie: str) -> None:
@@ -424,7 +429,7 @@ class Authenticator:
 
     async def _look_for(self, cookie: str) -> None:
         """Know the login of a cookie that another gateway has given, if any."""
-        elsewhere = self.user_logins.providers.elsewhere
+        elsewhere = self.user_logins.elsewhere
         if elsewhere is not None and not self.logins.known(cookie):
             await elsewhere.find(id_of(cookie))
 

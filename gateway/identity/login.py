@@ -23,7 +23,7 @@ import math
 import secrets
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -38,6 +38,9 @@ from gateway.identity.store import FLEET, KEY_BYTES, LATEST, LOGIN, LONGEST_S, S
 from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, Userids, Users, link_principal
 from gateway.principal import Denied, Principal, no_role, refused, unavailable
 from gateway.settings.schema import AccessSection, GatewaySettings
+
+if TYPE_CHECKING:
+    from gateway.fleet.kept import SharedLogins
 
 
 class Cookie(NamedTuple):
@@ -454,8 +457,10 @@ class UserLogins:
         clock: seconds, never going back.
         users: those of now.
         ended: whether a token or JWT, by its credential, counts no more for a user.
+        elsewhere: other gateways; None: there are none.
 
     Attributes:
+        elsewhere: as above.
         logins: all logins, those by links among them.
         providers: identity providers that people log in at.
     """
@@ -468,9 +473,11 @@ class UserLogins:
         *,
         users: Callable[[], Users],
         ended: Callable[[str, str], bool],
+        elsewhere: SharedLogins | None = None,
     ) -> None:
+        self.elsewhere = elsewhere
         self.logins = Logins(store, settings.access, self.now)
-        self.providers = Providers(settings.oidc, store, clock)
+        self.providers = Providers(settings.oidc, store, clock, elsewhere)
         self._userids = Userids(store, settings.access.own_userids)
         self._trusted = settings.jwt.trust_claims
         self._users = users
@@ -495,7 +502,7 @@ class UserLogins:
             Denied: somebody else came with it before (403), that cannot be found out at the moment (503), or the store
                 cannot be written.
         """
-        taken = await self._userids.take(f"jwt {mine.name}", mine.userid, self.providers.elsewhere)
+        taken = await self._userids.take(f"jwt {mine.name}", mine.userid, self.elsewhere)
         if taken:
             return
         who = f"user {mine.name[:64]!r}: userid {mine.userid}"
@@ -513,7 +520,7 @@ class UserLogins:
         self._principal(self.logins.drafted(source, account.user, claims)[1])  # who may not gets no userid
         if not self._users().known(account.user):
             wanted = claims.get("userid")
-            own = await self._userids.give(f"{source} {account.user}", wanted, self.providers.elsewhere)
+            own = await self._userids.give(f"{source} {account.user}", wanted, self.elsewhere)
             if own != wanted:
                 claims = {key: value for key, value in claims.items() if key != "userid"} | {
                     "own": own or NOBODY
@@ -529,7 +536,7 @@ class UserLogins:
     def _enter(self, source: str, user: str, claims: dict[str, Any], until: float | None) -> LoggedIn:
         cookie, login = self.logins.drafted(source, user, claims, until=until)
         principal = self._principal(login)  # who may not gets no login
-        if self.providers.elsewhere is not None and self._begun.of(user, self._clock()).take(self._clock()):
+        if self.elsewhere is not None and self._begun.of(user, self._clock()).take(self._clock()):
             raise Denied(
                 f"{user!r} began more than {BURST} logins, and one in {1 / PER_S:g} s",
                 public="this user logs in too often: wait a minute",

@@ -96,18 +96,22 @@ class Providers:
         entries: the settings.
         store: has the key of the cookies, and what came back.
         clock: seconds, never going back.
-
-    Attributes:
         elsewhere: other gateways; None: there are none.
 
     Raises:
         Denied: the store cannot be written.
     """
 
-    def __init__(self, entries: Iterable[OidcEntry], store: Store, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        entries: Iterable[OidcEntry],
+        store: Store,
+        clock: Callable[[], float],
+        elsewhere: SharedLogins | None = None,
+    ) -> None:
         self._store = store
         self.by_name = {entry.name: Provider(entry, clock=clock, wall=store.wall) for entry in entries}
-        self.elsewhere: SharedLogins | None = None
+        self._elsewhere = elsewhere
         self._key = store.key("oidc") if self.by_name else b""
         self._checked: Holdings[str] = Holdings()  # answers that are being checked now, by address
 
@@ -213,7 +217,7 @@ class Providers:
         return provider
 
     def _fleet_key(self) -> bytes | None:
-        return None if self.elsewhere is None else self.elsewhere.key
+        return None if self._elsewhere is None else self._elsewhere.key
 
     def _opened(self, cookie: str | None) -> tuple[PendingLogin, bool]:
         """What was begun, and whether with the key of a fleet."""
@@ -239,8 +243,8 @@ class Providers:
             )
             spent = base.execute("INSERT OR IGNORE INTO spent VALUES (?, ?)", (answer, until)).rowcount == 0
         if by_fleet and not spent:
-            assert self.elsewhere is not None
-            spent = not await self.elsewhere.spend(answer, until)
+            assert self._elsewhere is not None
+            spent = not await self._elsewhere.spend(answer, until)
         if spent:
             raise _again("an answer of a provider that was used already")
 

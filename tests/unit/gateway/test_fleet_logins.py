@@ -57,15 +57,14 @@ class Member:
             gateway=GatewaySection(statedir=str(statedir)), users=(ADA,), access=access, oidc=oidc
         )
         self.store = Store(statedir)
-        self.identity = Authenticator(settings, self.store)
-        self.logins, self.user_logins = self.identity.logins, self.identity.user_logins
-        clock = asyncio.get_running_loop().time
         self.fleet, self.left = None, False
         if fleet:
             peers = Peers(gateway=gateway_of(self.store))
+            clock = asyncio.get_running_loop().time
             self.fleet = Fleet(SecretUrl(url), f"t.{folder.name}", self.store, peers, clock)
-            self.identity.joined(self.fleet.logins)
             self.fleet.start()
+        self.identity = Authenticator(settings, self.store, self.fleet and self.fleet.logins)
+        self.logins, self.user_logins = self.identity.logins, self.identity.user_logins
 
     @property
     def joined(self):

@@ -150,7 +150,7 @@ async def test_a_userid_of_claims_is_one_persons(open_door, state, tmp_path):
         async def take_userid(self, _userid, _who):
             return None
 
-    door.identity.user_logins.providers.elsewhere = Away()
+    door.identity.user_logins.elsewhere = Away()
     assert [await status("carol", 7001), await status("erin", 7003)] == [200, 503]
 
 
@@ -171,7 +171,7 @@ async def test_what_changed_while_other_gateways_were_asked_for_a_userid_counts(
                 door.identity.set_users(replace(settings, users=(replace(BOB, userid=7),)))
             return True
 
-    door.identity.user_logins.providers.elsewhere = Meanwhile()
+    door.identity.user_logins.elsewhere = Meanwhile()
     with pytest.raises(Denied):
         await door.identity.authenticate_token(signed(sub="carol", userid=7, roles=["user"]), address="x")
 
