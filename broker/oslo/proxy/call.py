@@ -47,7 +47,7 @@ from broker.oslo.frames import (
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.direct import BEGIN, ID_AT, TRIES_MAX, CachedRoute, DirectRoom, stamped_for
+from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, ID_AT, REPEATED, CachedRoute, DirectRoom, stamped_for
 from broker.oslo.proxy.listeners import CREDIT_MAX, NO_QUEUE, Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
@@ -77,9 +77,7 @@ _REPLY: Final = int(Kind.REPLY)
 _BEAT: Final = int(Kind.BEAT)
 _REFUSED: Final = int(Kind.REFUSED)
 _CONFIRM: Final = int(Flag.CONFIRM)
-_REPEATED: Final = int(Flag.REPEATED)
 _KIND_AT: Final = 4
-_FLAGS_AT: Final = 5
 _TTL_AT: Final = 8
 _TTL_END: Final = 12
 _NO_TTL: Final = bytes(4)
@@ -143,10 +141,8 @@ class CallProxy(DirectRoom):
             self.counters.count("pending_full")
             self._turn_away(key, stamped(head, who), Reason.BUSY, self._crowded(route))
         else:
-            local = route_to.local
-            if local is None or not local.alive:
-                local = self._routes.choose(route_to)
-            if local is None or (head[_FLAGS_AT] & _REPEATED and local.id != route_to.chosen):
+            local = self._listener_for(route_to, head)
+            if local is None:
                 self._turn_away(key, stamped(head, who), Reason.NO_ROUTE)
                 return
             ttl, now_s = head[_TTL_AT:_TTL_END], self._reactor.now()
@@ -170,7 +166,7 @@ class CallProxy(DirectRoom):
         no room there then.
         """
         if not listener.has_credit and not (
-            head[_FLAGS_AT] & _REPEATED and head[_KIND_AT] == _CALL and listener.credit > -CREDIT_MAX
+            head[FLAGS_AT] & REPEATED and head[_KIND_AT] == _CALL and listener.credit > -CREDIT_MAX
         ):
             return Outcome.FULL
         outcome = self._registration.socket.send([listener.owner.rid, head, route, body])
@@ -203,14 +199,10 @@ class CallProxy(DirectRoom):
         *,
         full: bool = False,
     ) -> None:
-        """The one that was chosen has no room (``full``) or has ended: another one at ``names`` (exchange, topic,
-        server) may have what was given to nobody yet. What was sent again is for the first one only.
+        """The one that was chosen has no room (``full``) or has ended: another one may have what was given to nobody
+        yet.
         """
-        repeated = head[_FLAGS_AT] & _REPEATED
-        for local in () if repeated else self.listeners.turns((*names, None), TRIES_MAX):
-            if local is tried:
-                continue
-            again = head[:HEAD_BYTES] + local.tail_for(names[2])
+        for local, again in self._others(tried, names, head):
             outcome = self._offer(local, again, key[:-ID_BYTES], body)
             if outcome > Outcome.FULL:
                 self.counters.count("chosen_again")
@@ -224,7 +216,7 @@ class CallProxy(DirectRoom):
         self._turn_away(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
 
     def _cast_given(self, link: ServerLink, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
-        confirm = bool(head[_FLAGS_AT] & _CONFIRM)
+        confirm = bool(head[FLAGS_AT] & _CONFIRM)
         if outcome is Outcome.QUEUED:
             self._pending.put(key, GivenCall(link, due_s, confirm))
         elif confirm:
@@ -243,7 +235,7 @@ class CallProxy(DirectRoom):
     def _refuse(self, key: bytes, head: bytes, reason: Reason, text: str = "") -> None:
         """Tell the client, unless it is a cast that wants no answer; count it either way."""
         self.counters.count(f"refused_{reason.name.lower()}")
-        if head[_KIND_AT] == _CALL or head[_FLAGS_AT] & _CONFIRM:
+        if head[_KIND_AT] == _CALL or head[FLAGS_AT] & _CONFIRM:
             self._answer(key, refusal(key[-ID_BYTES:], reason), (text or REASONS[reason]).encode())
 
     def _crowded(self, route: bytes) -> str:

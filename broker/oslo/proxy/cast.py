@@ -19,22 +19,26 @@ from typing import Final
 import zmq
 
 from broker.identity import Credentials
-from broker.oslo.frames import HEAD_BYTES, Flag, Kind, Malformed, dated, decode, overdue
+from broker.oslo.frames import HEAD_BYTES, Kind, Malformed, dated, decode, overdue
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.direct import BEGIN, TRIES_MAX, CachedRoute, DirectRoom, stamped_for
+from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, REPEATED, CachedRoute, DirectRoom, stamped_for
 from broker.oslo.proxy.listeners import Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.socket import Frames, Outcome
 
 _CAST: Final = int(Kind.CAST)
-_REPEATED: Final = int(Flag.REPEATED)
-_FLAGS_AT: Final = 5
 _TTL_AT: Final = 8
 _TTL_END: Final = 12
 _NO_TTL: Final = bytes(4)
+_LOST: Final = {
+    "full": "the queues of the servers at %.64s/%.64s are full",
+    "no_route": "nobody listens at %.64s/%.64s",
+    "repeat_lost": "a server at %.64s/%.64s that may have had a cast is gone, or has no room for it",
+}
+"""What is said of a cast that gets to nobody, by the name it is counted under."""
 _TO_SERVER: Final = 3
 """Frames of a cast on its way to a server's process: the router's id, envelope, body."""
 
@@ -68,25 +72,18 @@ class CastProxy(DirectRoom):
             self._bad("unexpected", who, f"saw a message of kind {head[4]}, expected CAST")
             return
         route_to.stats.calls += 1
+        names = (route_to.exchange, route_to.topic, route_to.server)
         if not route_to.allowed:
+            text = "uid %d may not send to %.64s/%.64s"
             self.topics.ended(route_to.stats, Reason.DENIED, who.userid)
-            self.counters.count_dropped(
-                "denied", "uid %d may not send to %.64s/%.64s", who.userid, route_to.exchange, route_to.topic
-            )
+            self.counters.count_dropped("denied", text, who.userid, *names[:2])
             return
-        local = route_to.local
-        if local is None or not local.alive:
-            local = self._routes.choose(route_to)
-        if head[_FLAGS_AT] & _REPEATED and (local is None or local.id != route_to.chosen):
-            text = "the server at %.64s/%.64s that may have had a cast is gone"
-            self.topics.ended(route_to.stats, Reason.NO_ROUTE, who.userid)
-            self.counters.count_dropped("repeat_lost", text, route_to.exchange, route_to.topic)
-            return
+        local = self._listener_for(route_to, head)
         if local is None:
-            self.topics.ended(route_to.stats, Reason.NO_ROUTE, who.userid)
-            self.counters.count_dropped(
-                "no_route", "nobody listens at %.64s/%.64s", route_to.exchange, route_to.topic
-            )
+            if head[FLAGS_AT] & REPEATED:
+                self._lose("repeat_lost", names, Reason.NO_ROUTE, who.userid)
+            else:
+                self._lose("no_route", names, Reason.NO_ROUTE, who.userid)
             return
         ttl = head[_TTL_AT:_TTL_END]
         head = stamped_for(head, route_to, local)
@@ -95,7 +92,7 @@ class CastProxy(DirectRoom):
             head = dated(head, now_s + int.from_bytes(ttl) / 1000, now_s)
         cast = WaitingMessage(head, body, len(head) + len(body))
         if not self.listeners.offer(local, cast):
-            self._elsewhere(local, route_to.exchange, route_to.topic, route_to.server, cast)
+            self._elsewhere(local, names, cast, who.userid)
         elif self.listeners.asking:
             self._pause()
 
@@ -121,37 +118,27 @@ class CastProxy(DirectRoom):
             return None
 
     def _elsewhere(
-        self,
-        tried: Listener | None,
-        exchange: str,
-        topic: str,
-        server: str,
-        cast: WaitingMessage,
+        self, tried: Listener | None, names: tuple[str, str, str], cast: WaitingMessage, userid: int
     ) -> None:
         """Another listener of the address may have what its own has no room for, or is no more there to take."""
         here = tried is not None
-        userid = decode(cast.head).userid
-        if cast.head[_FLAGS_AT] & _REPEATED:
-            self.topics.failed(exchange, topic, Reason.BUSY, userid)
-            text = "no room at %.64s/%.64s for a cast that was sent again"
-            self.counters.count_dropped("repeat_lost", text, exchange, topic)
-            return
-        for local in self.listeners.turns((exchange, topic, server, None), TRIES_MAX):
-            if local is tried:
-                continue
+        for local, head in self._others(tried, names, cast.head):
             here = True
-            head = cast.head[:HEAD_BYTES] + local.tail_for(server)
             if self.listeners.offer(local, WaitingMessage(head, cast.body, len(head) + len(cast.body))):
                 self.counters.count("chosen_again")
                 self._pause()
                 return
-        self.topics.failed(exchange, topic, Reason.BUSY if here else Reason.NO_ROUTE, userid)
-        if here:
-            self.counters.count_dropped(
-                "full", "the queues of the servers at %.64s/%.64s are full", exchange, topic
-            )
+        if cast.head[FLAGS_AT] & REPEATED:
+            self._lose("repeat_lost", names, Reason.BUSY, userid)
         else:
-            self.counters.count_dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
+            self._lose(
+                "full" if here else "no_route", names, Reason.BUSY if here else Reason.NO_ROUTE, userid
+            )
+
+    def _lose(self, name: str, names: tuple[str, str, str], reason: Reason, userid: int) -> None:
+        """A cast that was counted gets to nobody."""
+        self.topics.failed(names[0], names[1], reason, userid)
+        self.counters.count_dropped(name, _LOST[name], *names[:2])
 
     def _end_listener(self, link: ServerLink, ended: Listener) -> None:
         super()._end_listener(link, ended)
@@ -167,7 +154,8 @@ class CastProxy(DirectRoom):
         """What was for a listener that has ended."""
         if not self._expires(cast):
             envelope = decode(cast.head)
-            self._elsewhere(None, envelope.exchange, envelope.topic, envelope.server, cast)
+            names = (envelope.exchange, envelope.topic, envelope.server)
+            self._elsewhere(None, names, cast, envelope.userid)
 
     # ------------------------------------------------------------ state and end
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from broker.identity import Credentials
 from broker.name_stats import NameStats
-from broker.oslo.frames import HEAD_BYTES, MAGIC, STAMP_AT, STAMP_END, VERSION, Malformed, decode
+from broker.oslo.frames import HEAD_BYTES, MAGIC, STAMP_AT, STAMP_END, VERSION, Flag, Malformed, decode
 from broker.oslo.names import Reason
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.listeners import Listener, Listeners
@@ -34,7 +34,9 @@ TAIL_BYTES_MAX: Final = 1100
 TRIES_MAX: Final = 8
 """Listeners of a topic that one message is tried on when their queues are full."""
 BEGIN: Final = MAGIC + bytes([VERSION])
+FLAGS_AT: Final = 5
 ID_AT: Final = 24
+REPEATED: Final = int(Flag.REPEATED)
 
 
 class CachedRoute:
@@ -175,6 +177,30 @@ class DirectRoom(ListenerRoom):
         for frames in waiting:
             if len(frames) == self.to_server:
                 self._redeliver(frames)
+
+    # ------------------------------------------------------------ who gets a message
+
+    def _listener_for(self, route_to: CachedRoute, head: bytes) -> Listener | None:
+        """Who is to have a message that goes this way. None: nobody is there, or it was sent before, and whoever may
+        have had it then is not there any more.
+        """
+        local = route_to.local
+        if local is None or not local.alive:
+            local = self._routes.choose(route_to)
+        if local is not None and head[FLAGS_AT] & REPEATED and local.id != route_to.chosen:
+            return None
+        return local
+
+    def _others(
+        self, tried: Listener | None, names: tuple[str, str, str], head: bytes
+    ) -> Iterator[tuple[Listener, bytes]]:
+        """Others at ``names`` (exchange, topic, server) than the one that was tried, in turn, with the envelope that
+        each of them gets. What was sent before is for the first one only.
+        """
+        if not head[FLAGS_AT] & REPEATED:
+            for local in self.listeners.turns((*names, None), TRIES_MAX):
+                if local is not tried:
+                    yield local, head[:HEAD_BYTES] + local.tail_for(names[2])
 
     # ------------------------------------------------------------ what is told
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from broker.memory import compact
-from broker.oslo.records import Opening, Record
+from broker.oslo.records import Opening
 
 CREDIT_MAX: Final = 10_000
 """Messages a listener can have room for at once: the default size of an application's inbox."""
@@ -313,10 +313,6 @@ class Listeners:
     def topics(self) -> dict[str, int]:
         """For STATUS: how many listen to each topic."""
         return {f"{exchange}/{topic}": number for (exchange, topic), number in self._keys.items()}
-
-    def records(self) -> list[Record]:
-        """What is to be announced."""
-        return [record for listener in self for record in listener.records]
 
     # ------------------------------------------------------------ turns
 
