@@ -140,6 +140,18 @@ class EventFilter(NamedTuple):
 OnJobEvent = Callable[[JobEvent], None]
 """Is told in order, at once; must not call back into the dispatcher."""
 
+Offended = Callable[[Peer, str, str], None]
+"""A peer did what only a broken or hostile one does; a word for the counters, and a text that says what. It counts
+against the peer, which may be gone when this returns."""
+
+
+def ignore(peer: Peer, kind: str, offence: str) -> None:
+    """Nobody counts offences."""
+
+
+def unnoticed(errnum: int) -> None:
+    """Nobody notices refusals."""
+
 
 class Call(NamedTuple):
     """A request to a service that the broker answers itself (management, inventory, events, jobs)."""

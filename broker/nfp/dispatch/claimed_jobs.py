@@ -8,12 +8,14 @@ once and over its credits. Until then a job that runs there takes one of these c
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.nfp.dispatch.model import Part, WorkerEntry
-from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.names import FINAL_CODES, Command
+
+if TYPE_CHECKING:
+    from broker.nfp.dispatch.jobs import Jobs
 
 CLAIMS_MAX: Final = 200_000
 """Of all workers together; more than brokers take open jobs. What comes beyond is not remembered."""
@@ -26,8 +28,8 @@ class ClaimedJobs:
         claimants: by uuid of a job, the workers that claim it, by name; ``WorkerEntry.claims`` is the same by worker.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
         self.claimants: dict[str, dict[str, WorkerEntry]] = {}
 
     def add(self, worker: WorkerEntry, uuid: str, *, running: bool) -> None:
@@ -39,7 +41,7 @@ class ClaimedJobs:
         worker.claims[uuid] = running
         if running:
             worker.busy += 1
-            self._state.registry.refresh(worker)
+            self._jobs.registry.refresh(worker)
 
     def claimant(self, part: Part) -> WorkerEntry | None:
         """Who is there, could be given ``part``, and says that it has the job."""
@@ -62,7 +64,7 @@ class ClaimedJobs:
         if not holders:
             del self.claimants[uuid]
         if running:
-            self._state.return_credit(worker)
+            self._jobs.return_credit(worker)
 
     def clear(self, worker: WorkerEntry) -> None:
         """It is gone, or says anew what it holds."""
@@ -79,5 +81,5 @@ class ClaimedJobs:
             return False
         if running and packet.command is Command.RESPONSE and packet.status in FINAL_CODES:
             worker.claims[packet.uuid] = False
-            self._state.return_credit(worker)
+            self._jobs.return_credit(worker)
         return True

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.nfp.contract import NotStored, Peer
 from broker.nfp.dispatch.machine import FINAL, READ, STORED
 from broker.nfp.dispatch.model import JOB_BYTES, PART_BYTES, Client, Job, Part
-from broker.nfp.dispatch.state import State
 from broker.nfp.records import Accepted, Dispatched, Finished, Forgotten, Owned, Returned, StoredJob
+
+if TYPE_CHECKING:
+    from broker.nfp.dispatch.jobs import Jobs
 
 PAY_AGAIN_S: Final = 1.0
 """Between two attempts at sending what a client is owed while the store cannot be read."""
@@ -31,8 +33,8 @@ class ClosedJobs:
         kept_bytes, recent_bytes: what these cost, see ``Job.size``.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
         self.by_end: deque[Job] = deque()
         self.recent: deque[Job] = deque()
         self.kept_bytes = self.recent_bytes = 0
@@ -50,7 +52,7 @@ class ClosedJobs:
 
     def keep(self, job: Job) -> None:
         """A closed job is remembered; the oldest make room."""
-        config = self._state.config
+        config = self._jobs.config
         self.by_end.append(job)
         self.kept_bytes += job.size
         job.client.kept += 1
@@ -70,7 +72,7 @@ class ClosedJobs:
             for client in list(self._unpaid):
                 self.pay(client, now)
         while self.by_end:
-            due = self.by_end[0].closed_at + self._state.config.result_ttl_s
+            due = self.by_end[0].closed_at + self._jobs.config.result_ttl_s
             if due > now:
                 return min(due, self._pay_at)
             self._forget(self.by_end.popleft())
@@ -78,7 +80,7 @@ class ClosedJobs:
 
     def _leave_to_store(self) -> None:
         """All but the latest closed jobs leave their room in memory, as soon as they are durable."""
-        config, journal, recent = self._state.config, self._state.journal, self.recent
+        config, journal, recent = self._jobs.config, self._jobs.journal, self.recent
         while len(recent) > config.recent_max_jobs or self.recent_bytes > config.recent_max_bytes:
             if journal.broken or recent[0].after > journal.committed:
                 return
@@ -88,13 +90,13 @@ class ClosedJobs:
 
     def _forget(self, job: Job) -> None:
         """``job`` is in no table of closed ones any more."""
-        state = self._state
+        jobs = self._jobs
         if self.recent and self.recent[0] is job:
             self.recent.popleft()
             self.recent_bytes -= job.size
-        del state.by_uuid[job.uuid]
-        state.counts.forgotten += 1
-        state.journal.put(Forgotten(job.uuid))
+        del jobs.by_uuid[job.uuid]
+        jobs.counts.forgotten += 1
+        jobs.journal.put(Forgotten(job.uuid))
         self._keep_no_more(job)
 
     def remove(self, job: Job) -> None:
@@ -112,7 +114,7 @@ class ClosedJobs:
     def owe_nothing(self, job: Job) -> None:
         """The job's client is owed nothing because of it any more."""
         job.client.owed.pop(job.uuid, None)
-        self._state.clients.tidy(job.client)
+        self._jobs.clients.tidy(job.client)
 
     # -- read -----------------------------------------------------------------------------------
 
@@ -122,10 +124,10 @@ class ClosedJobs:
         Raises:
             NotStored: it is in the store only, which cannot be read.
         """
-        job = self._state.by_uuid.get(uuid)
+        job = self._jobs.by_uuid.get(uuid)
         if job is None or job.state != STORED:
             return job
-        found = self._state.journal.closed([uuid])
+        found = self._jobs.journal.closed([uuid])
         if not found:  # somebody else has been at the file
             self.by_end.remove(job)
             self._forget(job)
@@ -176,7 +178,7 @@ class ClosedJobs:
                 return False
             part = job.parts[name]
             client.settle(job, [part])
-            self._state.responders.of(client).delivered_again(part)
+            self._jobs.responders.of(client).delivered_again(part)
         self.put_back()
         return True
 

@@ -6,7 +6,7 @@ worker with a free credit, which is an attempt at it, or waits in a fair queue (
 recorded. Workers that come and go are ``liveness``'s, a broker that was restarted ``restore``'s. Which states all of
 them may be in stands in ``machine``.
 
-Nothing recurses: credits that return and parts that come back are noted in ``State`` and served at the end of each
+Nothing recurses: credits that return and parts that come back are noted in ``Jobs`` and served at the end of each
 call (``Jobs.settle``).
 """
 
@@ -19,7 +19,7 @@ from math import inf
 from typing import Final
 
 from broker.nfp.access import Access
-from broker.nfp.contract import Journal, NotStored, OnJobEvent, Peer
+from broker.nfp.contract import Journal, NotStored, Offended, OnJobEvent, Peer, ignore, unnoticed
 from broker.nfp.dispatch import views
 from broker.nfp.dispatch.client_requests import ClientRequests
 from broker.nfp.dispatch.config import DispatchConfig
@@ -30,7 +30,6 @@ from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.restore import restore
 from broker.nfp.dispatch.search import JobFilter, JobSearch, Tell
-from broker.nfp.dispatch.state import Offended, ignore, unnoticed
 from broker.nfp.dispatch.views import ClientView, FoundJob, ResultView, ServiceView, WorkerView
 from broker.nfp.dispatch.worker_messages import WorkerMessages
 from broker.nfp.frames import Packet

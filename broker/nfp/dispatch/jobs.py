@@ -24,15 +24,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from broker.holdings import Holdings
 from broker.nfp import bodies
 from broker.nfp.access import Access
-from broker.nfp.contract import Journal, OnJobEvent
+from broker.nfp.contract import JobEvent, Journal, Offended, OnJobEvent
 from broker.nfp.dispatch.claimed_jobs import ClaimedJobs
 from broker.nfp.dispatch.closed_jobs import ClosedJobs
 from broker.nfp.dispatch.config import DispatchConfig
+from broker.nfp.dispatch.counts import Counts
 from broker.nfp.dispatch.machine import (
     ACCEPT,
     ADOPT,
@@ -58,8 +59,10 @@ from broker.nfp.dispatch.machine import (
 )
 from broker.nfp.dispatch.model import PART_BYTES, Attempt, Job, Part, Service, WorkerEntry
 from broker.nfp.dispatch.queues import FairQueue
-from broker.nfp.dispatch.registry import EVERY_SERVICE
-from broker.nfp.dispatch.state import Offended, State
+from broker.nfp.dispatch.registry import EVERY_SERVICE, ClientRegistry, WorkerRegistry
+from broker.nfp.dispatch.responses import Responders
+from broker.nfp.dispatch.task_stats import TaskStats
+from broker.nfp.dispatch.timers import Timers
 from broker.nfp.dispatch.translation import is_object
 from broker.nfp.frames import Body
 from broker.nfp.names import Command
@@ -84,10 +87,15 @@ _EARLY_PART: Final = 0.1
 """The same, as a part of the job's time."""
 
 
-class Jobs(State):
+class Jobs:
     """The tables of a dispatcher, and every step that a job takes in them.
 
     Attributes:
+        responders: what clients are told, by kind.
+        by_uuid: all jobs, open and closed ones, in the order they came.
+        open_jobs: how many have not ended. open_bytes: what they cost, see ``Job.size``.
+        freed: workers that may have a free credit.
+        on_refused: told the errno of each request that is refused, before it is answered.
         waiting: by holder, how many of its jobs have a part that waits. waiting_parts: how many of their parts wait.
         open_parts: how many have no result.
         returned: parts that wait again and stand in no queue yet. safe: results to acknowledge, by worker.
@@ -104,7 +112,21 @@ class Jobs(State):
         on_refused: Callable[[int], None],
         on_worker_change: Callable[[WorkerEntry, bool], None] | None,
     ) -> None:
-        super().__init__(config, journal, access, happened, offended, on_refused, on_worker_change)
+        self.config = config
+        self.journal = journal
+        self.access = access
+        self.happened = happened
+        self.offended = offended
+        self.on_refused = on_refused
+        self.counts = Counts()
+        self.tasks = TaskStats()
+        self.responders = Responders(journal, self.counts)
+        self.timers = Timers()
+        self.registry = WorkerRegistry(on_worker_change)
+        self.clients = ClientRegistry()
+        self.by_uuid: dict[str, Job] = {}
+        self.open_bytes = self.open_jobs = 0
+        self.freed: list[WorkerEntry] = []
         self.waiting: Holdings[str] = Holdings()
         self.waiting_parts: Holdings[str] = Holdings()
         self.open_parts = 0
@@ -113,6 +135,47 @@ class Jobs(State):
         self.closed_jobs = ClosedJobs(self)
         self.claimed = ClaimedJobs(self)
         self._acknowledged_at = -inf
+
+    # -- what all steps share ---------------------------------------------------------------------
+
+    def has_room(self, worker: WorkerEntry) -> None:
+        """``worker`` may be given more than before: it is served at the end of this turn."""
+        self.registry.refresh(worker)
+        self.freed.append(worker)
+
+    def return_credit(self, worker: WorkerEntry) -> None:
+        """One credit of ``worker`` less is in use."""
+        worker.busy -= 1
+        self.has_room(worker)
+
+    def tell(
+        self,
+        kind: str,
+        job: Job,
+        worker: str = "",
+        attempt: int = 0,
+        status: int = 0,
+        body: Any = b"",
+        size: int = 0,
+        ended: str = "",
+    ) -> None:
+        """Tell who listens."""
+        self.happened(
+            JobEvent(
+                kind,
+                job.uuid,
+                job.service,
+                job.task,
+                job.holder,
+                job.userid,
+                worker,
+                attempt,
+                status,
+                body,
+                size,
+                ended,
+            )
+        )
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
+from broker.nfp.dispatch.jobs import Jobs
 from broker.nfp.dispatch.model import WorkerEntry
-from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer
 from broker.nfp.frames import Packet, answer_packet
 from broker.nfp.names import FINAL_CODES, Command, Dialect
@@ -43,8 +43,8 @@ class Relay:
 class Relays:
     """All passed requests, by uuid."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
         self._waiting: dict[str, Relay] = {}
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Relays:
         if not error and not workers:
             error = "none of the workers named is there and has a management interface"
         if error:
-            self._state.responders.of(peer).refused(peer, packet, 400, error)
+            self._jobs.responders.of(peer).refused(peer, packet, 400, error)
             return
         relay = Relay(peer, packet, one_by_one=False)
         self._pass(relay, Command.MMI, workers, now)
@@ -85,13 +85,13 @@ class Relays:
         return True
 
     def _unfit(self, packet: Packet) -> str:
-        state = self._state
-        if packet.uuid in self._waiting or packet.uuid in state.by_uuid:
+        jobs = self._jobs
+        if packet.uuid in self._waiting or packet.uuid in jobs.by_uuid:
             return "this uuid is in use"
         return "too many requests wait for workers" if len(self._waiting) >= RELAYS_MAX else ""
 
     def _meant(self, target: Target | None, service: str = "all") -> list[WorkerEntry]:
-        registry = self._state.registry
+        registry = self._jobs.registry
         if target is not None and target.names:
             return [registry.workers[name] for name in target.names if name in registry.workers]
         meant = [worker for worker in registry.targets(service) if worker.connection is not None]
@@ -106,7 +106,7 @@ class Relays:
             if connection is not None and connection.request(command, packet.uuid, token, packet.body):
                 relay.unanswered[worker.name] = None
                 worker.sent = now
-        relay.timer = self._state.timers.at(now + self._state.config.relay_s, self._over, relay)
+        relay.timer = self._jobs.timers.at(now + self._jobs.config.relay_s, self._over, relay)
         if not relay.unanswered:
             self._end(relay)
 
@@ -137,15 +137,15 @@ class Relays:
         self._end(relay)
 
     def _end(self, relay: Relay) -> None:
-        self._state.timers.cancel(relay.timer)
+        self._jobs.timers.cancel(relay.timer)
         del self._waiting[relay.packet.uuid]
         if relay.one_by_one:
             return
         if relay.answers:
             self._answer(relay, 200, bodies.aggregate(relay.answers))
         else:
-            error = f"no worker answered within {self._state.config.relay_s:g} s"
-            self._state.responders.of(relay.peer).refused(relay.peer, relay.packet, 408, error)
+            error = f"no worker answered within {self._jobs.config.relay_s:g} s"
+            self._jobs.responders.of(relay.peer).refused(relay.peer, relay.packet, 408, error)
 
     def _answer(self, relay: Relay, code: int, body: bytes) -> None:
         """RESPONSE; a request by the command MMI is answered by MMI as well, which deployed clients wait for."""

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from broker.nfp.dispatch.closed_jobs import ClosedJobs
+from broker.nfp.dispatch.jobs import Jobs
 from broker.nfp.dispatch.machine import STORED
 from broker.nfp.dispatch.model import Job, Part
-from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.views import JobView, ResultView, job_view, part_worker, result_views
 from broker.nfp.outcome import DONE
 
@@ -54,7 +54,7 @@ class JobSearch:
     """One search.
 
     Args:
-        state: the dispatcher's. closed: reads from the store. which: what is looked for.
+        jobs: the dispatcher's. closed: reads from the store. which: what is looked for.
         may_see: whether the searcher may see jobs of a holder. limit: how many are returned.
         now: as of the dispatcher. tell: what is returned of each.
 
@@ -66,7 +66,7 @@ class JobSearch:
 
     def __init__(
         self,
-        state: State,
+        jobs: Jobs,
         closed: ClosedJobs,
         which: JobFilter,
         may_see: Callable[[str], bool],
@@ -78,9 +78,9 @@ class JobSearch:
         self.total = 0
         self.states: Counter[str] = Counter()
         self.services: Counter[str] = Counter()
-        self._state = state
+        self._jobs = jobs
         self._closed = closed
-        self._uuids = list(state.by_uuid)
+        self._uuids = list(jobs.by_uuid)
         self._which = which
         self._may_see = may_see
         self._limit = limit
@@ -105,7 +105,7 @@ class JobSearch:
         """Look at the next ones."""
         weight = 0
         for _ in range(min(SLICE, len(self._uuids))):
-            job = self._state.by_uuid.get(self._uuids.pop())
+            job = self._jobs.by_uuid.get(self._uuids.pop())
             if job is None or not self._may_be_meant(job):  # None: it was forgotten meanwhile
                 continue
             if job.state == STORED and self._needs_all():
@@ -126,7 +126,7 @@ class JobSearch:
         self.states[job.outcome] += 1
         self.services[job.service] += 1
         if len(self.found) < self._limit:
-            view = job_view(job, self._state.config.result_ttl_s, self._now)
+            view = job_view(job, self._jobs.config.result_ttl_s, self._now)
             self.found.append(self._tell(view, result_views(job)))
 
     def _may_be_meant(self, job: Job) -> bool:

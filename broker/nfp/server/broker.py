@@ -19,9 +19,8 @@ from broker import __version__
 from broker.endpoints import parse
 from broker.errors import ConfigError, LinkClosed
 from broker.journal.options import JournalOptions
-from broker.nfp.contract import JobEvent, Peer
+from broker.nfp.contract import JobEvent, Peer, unnoticed
 from broker.nfp.dispatch import DispatchConfig, Dispatcher
-from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.inventory import Datastore, InventoryService, Reader
 from broker.nfp.logs import LogBuffer
 from broker.nfp.management import EventBus, EventService, JobService, MmiService
