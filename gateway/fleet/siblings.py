@@ -15,8 +15,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -35,6 +34,7 @@ TURN_S: Final = 0.02
 """Longest wait for a turn, which takes microseconds. Whoever has it for longer stands still, and is not waited for."""
 PAUSE_S: Final = 0.001
 READ_BYTES: Final = 65536
+SUFFIX: Final = ".sock"
 
 
 class Siblings:
@@ -51,11 +51,11 @@ class Siblings:
     tells_ends = True
 
     def __init__(self, folder: str, peers: Peers) -> None:
-        self._folder = Path(folder)
+        self._folder = folder
         self._peers = peers
-        self._place = self._folder / f"{peers.name}.sock"
+        self._place = f"{folder}/{peers.name}{SUFFIX}"
         self._tasks = Tasks()
-        self._listener, _ = listening.listen(Endpoint("local", str(self._place)), BACKLOG)
+        self._listener, _ = listening.listen(Endpoint("local", self._place), BACKLOG)
         self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         asyncio.get_running_loop().add_reader(self._listener, self._take)
         peers.join(self)
@@ -63,7 +63,8 @@ class Siblings:
     async def start(self) -> None:
         """Wait until every other worker has said how many connections it has, ``ASK_S`` at most."""
         self._say_counts(hello=True)
-        expected = {place.stem for place in _places(self._folder)} - {self._peers.name}
+        expected = {os.path.basename(place).removesuffix(SUFFIX) for place in _places(self._folder)}
+        expected.discard(self._peers.name)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_S):
                 while expected.difference(self._peers.names()):  # noqa: ASYNC110 - once in a life, a millisecond
@@ -75,7 +76,8 @@ class Siblings:
         await self._tasks.stop()
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
-        self._place.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._place)
         os.close(self._lock)
         tell_end(self._folder, self._peers.name)
 
@@ -90,15 +92,21 @@ class Siblings:
 
     def say(self, said: Said, to: str = "") -> None:
         """See ``Carrier``."""
+        self._say_at([f"{self._folder}/{to}{SUFFIX}"] if to else _places(self._folder), said)
+
+    def _say_at(self, places: Iterable[str], said: Said) -> None:
         data = encode(said)
-        for place in [self._folder / f"{to}.sock"] if to else _places(self._folder):
+        for place in places:
             if place != self._place and (left := _send(place, data)) is not None:
                 self._tasks.spawn("tell another worker", _send_rest(*left))
 
     def changed(self, user: str) -> None:
-        """See ``Carrier``."""
+        """See ``Carrier``. A list of the folder would cost as much as all else: a worker that is not known here yet has
+        asked for all that counts.
+        """
+        known = [f"{self._folder}/{name}{SUFFIX}" for name in self._peers.names(self)]
         for each in self._peers.counts([user]):
-            self.say(each)
+            self._say_at(known, each)
 
     def _say_counts(self, *, hello: bool = False) -> None:
         for each in self._peers.counts(hello=hello):
@@ -158,21 +166,21 @@ class Siblings:
             self._peers.hear(said, self)
 
 
-def tell_end(folder: str | os.PathLike[str], name: str) -> None:
+def tell_end(folder: str, name: str) -> None:
     """The worker ``name`` has ended: tell all that are there."""
-    for place in _places(Path(folder)):
+    for place in _places(folder):
         _send(place, encode(Bye(name)))
 
 
-def _places(folder: Path) -> list[Path]:
-    return list(folder.glob("*.sock"))
+def _places(folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in os.listdir(folder) if name.endswith(SUFFIX)]
 
 
-def _send(place: Path, data: bytes) -> tuple[socket.socket, memoryview] | None:
+def _send(place: str, data: bytes) -> tuple[socket.socket, memoryview] | None:
     """Tell the worker that listens there; returns what the kernel does not hold of it, and where to send that."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        sock.connect(str(place))
+        sock.connect(place)
         sent = sock.send(data)
     except OSError:  # it has ended, or too much waits for it
         sent = len(data)

@@ -91,7 +91,7 @@ async def test_a_worker_that_is_killed_is_forgotten_and_nobody_else(rundir):
     async with workers(rundir, "a", "b", "c") as (one, two, three):
         assert one.peers.acquire("alice", 9)
         assert three.peers.acquire("alice", 9)
-        tell_end(rundir, "a")
+        tell_end(str(rundir), "a")
         await two.hears()
         assert (two.peers.elsewhere("alice"), two.peers.names()) == (1, ["c"])
 
