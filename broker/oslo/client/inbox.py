@@ -339,13 +339,18 @@ class ClientInbox:
         while True:
             stopped = self._stopped  # asked before: what came until then is here
             while self._items:
-                with self._lock:
+                item: ReceivedMessage | None = None
+                due = False
+                with self._lock:  # mypyc compiles no break in here
                     try:
                         item = self._items.popleft()
                     except IndexError:
-                        break
-                    self._taken_bytes += item.size
-                    due = item.credit is not None and item.credit.take(item.size)
+                        pass  # another one has taken it, or all were dropped
+                    else:
+                        self._taken_bytes += item.size
+                        due = item.credit is not None and item.credit.take(item.size)
+                if item is None:
+                    break
                 if due:
                     self.post(self.owner.credit, self)
                 if item.due_s is None or time.monotonic() <= item.due_s:
