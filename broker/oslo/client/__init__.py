@@ -7,7 +7,8 @@
     session         ClientSession: the way into the pipelines; ``open_session``
     client          Client: what belongs to one ``Settings``, in the thread of the sockets; what callers hand over to it
     routing         who listens where, as last heard
-    calls           calls: choose, send, choose again, answer; those that have no place now
+    calls           calls: choose, send, choose again, answer
+    retry_queue     calls that have no place now
     casts           casts on their way out
     pending_calls   PURE  pending calls and their deadlines
     chooser         PURE  strict round robin over servers

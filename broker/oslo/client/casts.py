@@ -5,16 +5,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.client.links import ClientContext, Sender
+from broker.oslo.client.links import Sender
 from broker.oslo.client.resend import Parcel, ResendBuffer
 from broker.oslo.contract import Address
 from broker.oslo.directory.replica import Server
 from broker.oslo.frames import NO_ID, Flag, Kind, encode
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor.socket import Frames
+
+if TYPE_CHECKING:
+    from broker.oslo.client.client import ClientContext
 
 _REPEATED: Final = int(Flag.REPEATED)
 

@@ -22,12 +22,12 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.oslo.client.calls import CallSender
 from broker.oslo.client.casts import CastSender
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.client.links import ClientContext, TrustedFolder
+from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.publishing import Fanouts, Notifications
 from broker.oslo.client.registrations import ListenerRegistrations
 from broker.oslo.client.routing import RoutingTable
@@ -108,6 +108,21 @@ class SubmitQueue:
             self._given - self._taken < self._msgs_max
             and self._given_bytes - self._taken_bytes < self._bytes_max
         )
+
+
+class ClientContext(NamedTuple):
+    """What the senders of one client share. It is not compiled, since its fields are of modules that import those
+    senders.
+
+    All of it but ``submit_queue`` and the lookups of ``routes`` is for the thread of the sockets.
+    """
+
+    reactor: Reactor
+    settings: Settings
+    routes: RoutingTable
+    folder: TrustedFolder
+    submit_queue: SubmitQueue
+    counters: Counters
 
 
 class Client:

@@ -21,17 +21,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import zmq
 
 from broker.awake import StallMeter
 from broker.errors import HeadgateError
 from broker.oslo.client.resend import MessageIds, Parcel, Resend
-from broker.oslo.contract import Address, Settings
+from broker.oslo.contract import Address
 from broker.oslo.names import Pipeline, entry_file
-from broker.oslo.reactor import Reactor, Timer
-from broker.oslo.reactor.counters import Counters
+from broker.oslo.reactor import Timer
 from broker.oslo.reactor.link import Link
 from broker.oslo.reactor.socket import FLUSH_MSGS, Frames
 from broker.oslo.reactor.tuning import KeepAlive, Tuning
@@ -40,8 +39,7 @@ from broker.transport.curve import Certificate, CurveClient, generate, load
 from broker.trust import folder_objection, is_kept
 
 if TYPE_CHECKING:
-    from broker.oslo.client.client import SubmitQueue
-    from broker.oslo.client.routing import RoutingTable
+    from broker.oslo.client.client import ClientContext
 
 DOWN_S: Final = 1.0
 """Longer than a connection takes to be made; what waits for a node for so long is given to another one."""
@@ -92,20 +90,6 @@ class TrustedFolder:
     def endpoint(self, name: str) -> str:
         """Of the file ``name``."""
         return f"ipc://{os.path.join(self._path, name)}"
-
-
-class ClientContext(NamedTuple):
-    """What the senders of one client share.
-
-    All of it but ``submit_queue`` and the lookups of ``routes`` is for the thread of the sockets.
-    """
-
-    reactor: Reactor
-    settings: Settings
-    routes: RoutingTable
-    folder: TrustedFolder
-    submit_queue: SubmitQueue
-    counters: Counters
 
 
 class Sender(Generic[P]):

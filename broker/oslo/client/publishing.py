@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.client.links import LOST_S, ClientContext, NodeLink, NodeLinks, Sender
+from broker.oslo.client.links import LOST_S, NodeLink, NodeLinks, Sender
 from broker.oslo.client.resend import Parcel, ResendBuffer
 from broker.oslo.contract import Address
 from broker.oslo.frames import Kind, encode, fanout_filter, notify_filter, repeated
@@ -25,6 +25,9 @@ from broker.oslo.names import CHOSEN_MAX, Pipeline
 from broker.oslo.reactor import Timer
 from broker.oslo.reactor.socket import Frames
 from broker.oslo.reactor.tuning import Tuning
+
+if TYPE_CHECKING:
+    from broker.oslo.client.client import ClientContext
 
 FILTERS_MAX: Final = 16_384
 """Filters remembered; those where nothing waits are forgotten beyond it."""

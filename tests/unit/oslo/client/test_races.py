@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.routing import RoutingTable
 from broker.oslo.client.waiting import NativeLogWriter
 from broker.oslo.contract import Address, Closed, Settings, Undelivered
@@ -177,9 +178,9 @@ def test_records_are_written_in_order_and_bounded(caplog):
 
 def test_a_record_of_the_one_before_does_not_count():
     """Fan-outs have no listeners in the directory: what was announced before is told apart by its version."""
-    routes = RoutingTable(
-        Reactor(), Settings(ipc_dir="/nowhere", directories=("tcp://127.0.0.1:1",)), None, lambda _nodes: None
-    )
+    settings = Settings(ipc_dir="/nowhere", directories=("tcp://127.0.0.1:1",))
+    folder = TrustedFolder(settings.ipc_dir, lambda *_: None)
+    routes = RoutingTable(Reactor(), settings, folder, lambda _nodes: None)
     record = Record("x", "t")
 
     def told(version, *records):

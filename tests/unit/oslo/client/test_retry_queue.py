@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from broker.oslo.client.calls import PAUSE_S, ROUND_MAX, RetryQueue
 from broker.oslo.client.pending_calls import PendingCall
+from broker.oslo.client.retry_queue import PAUSE_S, ROUND_MAX, RetryQueue
 from broker.oslo.contract import Address
 from broker.oslo.frames import new_id
 
