@@ -21,8 +21,8 @@ from tests.live.oslo_raw import Node
 from tests.unit.oslo.client.nodes import whole_node
 
 HOME = f"{Path(broker.__file__).parent}/"
-FUNCTIONS = 108
-FILES = 31
+FUNCTIONS = 109
+FILES = 32
 WARM = 20
 ROUNDS = 3
 REST_S = 0.25
