@@ -1,6 +1,6 @@
 """Tasks that somebody looks after: each is kept until it ends, a fault of one is logged, and all end together; and how
 long somebody waits: for the first of several (``first_of``), in seconds that a program or a person chose (``within``,
-``checked_seconds``).
+``awaited_seconds``, ``checked_seconds``).
 """
 
 from __future__ import annotations
@@ -70,11 +70,20 @@ def within(seconds: float | None) -> asyncio.Timeout:
     """``asyncio.timeout``: the block has so long; None and inf: as long as it takes; 0 and less: it never waits.
 
     Raises:
+        ValueError: nan, as ``awaited_seconds``.
+    """
+    return asyncio.timeout(None if seconds is None else awaited_seconds(seconds))
+
+
+def awaited_seconds(seconds: float) -> float:
+    """How long somebody waits for something; inf: as long as it takes.
+
+    Raises:
         ValueError: nan, which is due neither now nor later and would put the timers of the event loop out of order.
     """
-    if seconds is not None and isnan(seconds):
+    if isnan(seconds):
         raise ValueError("a timeout of nan s, expected a number of seconds")
-    return asyncio.timeout(seconds)
+    return seconds
 
 
 def checked_seconds(seconds: float) -> float:

@@ -39,7 +39,7 @@ from broker.nfp.outcome import worker_of
 from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.liveness import BrokerLiveness
 from broker.nfp.targets import ANY, Target
-from broker.tasks import Tasks, within
+from broker.tasks import Tasks, awaited_seconds, within
 
 log = logging.getLogger("headgate")
 PUSH: Final = "push"
@@ -197,11 +197,12 @@ class ClientSession(JobOwner):
 
         Raises:
             RequestFailed: the answer is an error. TimeoutError: none came within ``timeout_s``. LinkClosed: the client
-            was closed. LinkBroken: the connection was lost before the answer to a question asked once, which may have
-            been done. LinkRefused: no broker lets us in, because of keys.
+            is not open. LinkBroken: the connection was lost before the answer to a question asked once, which may have
+            been done. LinkRefused: no broker lets us in, because of keys. HeadgateError: EAGAIN, too many wait.
+            ValueError: ``timeout_s`` is nan.
         """
         body = bodies.request(task, args, kwargs or {}, None)
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = asyncio.get_running_loop().time() + awaited_seconds(timeout_s)
         submission = Submission(uuid4().hex, service, task, target, body, timeout_s, deadline)
         question = self.question(submission, once=task in ONCE)
         try:

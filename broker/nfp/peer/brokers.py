@@ -57,6 +57,9 @@ class Brokers:
         endpoints: in order of preference. failover_s: patience with one of them; 0: never go on.
         now: monotonic seconds.
 
+    Attributes:
+        pause_s: how long to wait before the next attempt.
+
     Raises:
         ConfigError: no endpoint, too many, or one twice.
     """

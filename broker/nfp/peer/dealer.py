@@ -90,8 +90,6 @@ class DealerChannel:
         self._open_timeout_s = open_timeout_s
         self._insecure = insecure
         self._brokers = Brokers(endpoints, failover_s, 0.0)
-        self._endpoints = tuple(endpoints)
-        self._failover_s = failover_s
         self._failures = ConnectFailures(self.name)
         self._refused = refused
         self._refusing: set[str] = set()
@@ -120,7 +118,7 @@ class DealerChannel:
         if self._task is not None:
             raise RuntimeError(f"the channel of {self.name} was started before")
         loop = asyncio.get_running_loop()
-        self._brokers = Brokers(self._endpoints, self._failover_s, loop.time())
+        self._brokers.note_reached(loop.time())  # patience begins now
         self._trouble = f"{self.broker}: no answer yet"
         self._task = loop.create_task(self._run(receiver, open_body), name=f"channel of {self.name}")
 
@@ -202,7 +200,7 @@ class DealerChannel:
         (self._refusing.add if refused else self._refusing.discard)(broker)
         if self._brokers.note_failure(now, refused=refused):
             log.warning("%s: goes on to the broker %s", self.name, self._brokers.current)
-        hopeless = not self.traffic.connections and len(self._refusing) == len(self._endpoints)
+        hopeless = not self.traffic.connections and len(self._refusing) == len(self._curves)
         if hopeless and self._refused is not None:
             self._refused(LinkRefused(self._trouble, errno.EACCES))
 

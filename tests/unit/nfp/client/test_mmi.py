@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker.errors import LinkBroken
+from broker.errors import LinkBroken, LinkClosed
 from broker.nfp.client import Limits, NfpClient, RequestFailed
 from tests.unit.nfp.client.running import WITHIN_S, client_of, run
 
@@ -79,6 +79,29 @@ def test_a_request_to_restart_waits_for_the_connection(ours):
 
     run(work, ours)
     assert ours.count("MMI") == 1
+
+
+def test_how_long_an_answer_is_waited_for_is_a_number(ours):
+    async def work(client):
+        with pytest.raises(ValueError, match="nan"):
+            await client.mmi("show_workers", timeout_s=float("nan"))
+        return await client.mmi("show_workers", timeout_s=float("inf"))
+
+    assert len(run(work, ours)) == 4
+
+
+def test_who_asks_before_the_client_is_open_or_when_it_is_closed_is_told():
+    async def main():
+        client = NfpClient("c", broker="tcp://127.0.0.1:1")
+        with pytest.raises(LinkClosed, match="not open"):
+            await client.mmi("show_workers")
+        async with client:
+            pass
+        for asked in (client.mmi("show_workers"), client.submit("dummy", "ping"), client.unfinished()):
+            with pytest.raises(LinkClosed, match="was closed"):
+                await asked
+
+    asyncio.run(main())
 
 
 def test_no_answer_in_time():
