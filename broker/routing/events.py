@@ -304,7 +304,7 @@ class Events:
         if self._add is not None:
             self._record(mark or self._own_mark, message)
         if self.history is not None:
-            self.history.add(message)
+            self.history.add(message, sequence)
         self.distribute(message)
         return sequence
 

@@ -13,6 +13,7 @@ each receiver (``MessageHistory``).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from broker.wire.message import Message
@@ -59,12 +60,13 @@ class History(Generic[Entry]):
         bytes: sizes of all held events together.
     """
 
-    __slots__ = ("_held", "_known", "_max_bytes", "bytes", "epoch", "last", "max_msgs")
+    __slots__ = ("_append", "_held", "_known", "_max_bytes", "bytes", "epoch", "last", "max_msgs")
 
     def __init__(self, max_msgs: int, max_bytes: int) -> None:
         self.max_msgs: int = max_msgs
         self._max_bytes: int = max_bytes
         self._held: deque[Entry] = deque()
+        self._append: Callable[[Entry], None] = self._held.append
         self._known: bool = (
             False  # False: `last` is behind what the instance has published, by an unknown count
         )
@@ -149,6 +151,7 @@ class History(Generic[Entry]):
 
     def _clear(self) -> None:
         self._held = deque()
+        self._append = self._held.append
         self.bytes = 0
 
 
@@ -185,11 +188,11 @@ class FrameHistory(History[bytes]):
         """Its length, and what it takes beside that."""
         return len(entry) + FRAME_BYTES
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Message, sequence: int) -> None:
         """Keep the frame of the event that was just numbered, the one behind ``last``."""
         frame = message.framed()  # which links send, too
-        self.last = message.sequence
-        self._held.append(frame)
+        self.last = sequence
+        self._append(frame)
         self.bytes += len(frame) + FRAME_BYTES
         if self.bytes > self._max_bytes:
             self._shrink()

@@ -18,8 +18,8 @@ EXPOSED = (
             "rank 0 forgets an event now and then",  # of which the gateway thinks that it cannot know
             "not recovered",
             "broker/wire/event_history.py",
-            "        self._held.append(frame)\n",
-            "        if message.sequence % 50:\n            self._held.append(frame)\n",
+            "        self._append(frame)\n",
+            "        if message.sequence % 50:\n            self._append(frame)\n",
             QUIET,
         ),
     ),

@@ -116,10 +116,10 @@ def restored(tmp_path, *, last=15, live=0, max_bytes=1 << 20):
         history = FrameHistory(max_bytes, 600.0)
         history.begin(second.epoch, second.last)
         for number in range(last + 1, last + 1 + live):
-            history.add(wire.event("t", b"live", sequence=number))
+            history.add(wire.event("t", b"live", sequence=number), number)
         await second.restore(history, max_bytes, 600.0)
-        now = asyncio.get_running_loop().time()
-        return history, [history.number_at(now - back) for back in (3.5, 10.5, 100)]
+        written = asyncio.get_running_loop().time() - (time.time_ns() - now) / 1e9
+        return history, [history.number_at(written - back) for back in (3.5, 10.5, 100)]
 
     return asyncio.run(script())
 

@@ -135,7 +135,7 @@ def frames(count, *, size=1 << 20, age_s=0.0, payload=b"x"):
     history = FrameHistory(size, age_s)
     history.begin(EPOCH, 0)
     for number in range(1, count + 1):
-        history.add(event(number, payload))
+        history.add(event(number, payload), number)
     return history
 
 
@@ -143,7 +143,7 @@ def test_rank_0_keeps_the_frames_that_its_links_send():
     history = FrameHistory(1 << 20, 0.0)
     history.begin(EPOCH, 0)
     message = event(1)
-    history.add(message)
+    history.add(message, 1)
     (held,) = history.since(0, 9)
     assert held is message.framed()
 
@@ -171,7 +171,7 @@ def test_a_frame_takes_no_more_than_it_counts_for():
 def test_what_is_too_old_goes():
     history = frames(2, age_s=10.0)
     history.mark(100.0)
-    history.add(event(3))
+    history.add(event(3), 3)
     history.mark(105.0)
     history.mark(110.0)
     assert history.before == 0
@@ -185,7 +185,7 @@ def test_what_is_too_old_goes():
 def test_the_number_at_a_time_is_that_of_the_newest_event_then():
     history = frames(2)
     history.mark(100.0)
-    history.add(event(3))
+    history.add(event(3), 3)
     history.mark(101.0)
     history.mark(102.0)
     assert [history.number_at(when) for when in (99.0, 100.5, 101.0, 500.0)] == [0, 2, 3, 3]
@@ -194,7 +194,7 @@ def test_the_number_at_a_time_is_that_of_the_newest_event_then():
 def test_times_take_no_more_room_than_events():
     history = frames(0, size=5 * (len(event(1).framed()) + FRAME_BYTES))
     for number in range(1, 1000):
-        history.add(event(number))
+        history.add(event(number), number)
         history.mark(float(number))
     assert len(history._marks) <= 6
     assert history.number_at(996.5) == 996
@@ -205,7 +205,7 @@ def test_what_is_put_in_front_ends_where_the_history_begins():
     one = event(1).framed()
     history = frames(0, size=4 * (len(one) + FRAME_BYTES))
     history.begin(EPOCH, 10)
-    history.add(event(11))
+    history.add(event(11), 11)
     assert not history.prepend(9, [event(9).framed()])
     assert not history.prepend(10, [event(number).framed() for number in range(1, 11)])
     assert (history.before, history.last, len(history)) == (7, 11, 4)

@@ -66,7 +66,7 @@ class StandIn(TinyBroker):
         self.number += 1
         message.set_aux1(self.number)
         if self.history is not None:
-            self.history.add(message.copy())
+            self.history.add(message.copy(), self.number)
         for name, prefixes in self.prefixes.items():
             if name in self.links and message.topic.startswith(tuple(prefixes)):
                 self.links[name].send(message.copy())
