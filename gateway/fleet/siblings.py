@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -23,7 +23,7 @@ import msgspec
 from broker import listening
 from broker.endpoints import Endpoint
 from broker.tasks import Tasks
-from gateway.fleet.messages import Bye, Question, Said, decode, encode
+from gateway.fleet.messages import Bye, Counts, Question, Said, decode, encode
 from gateway.fleet.peers import ASK_S, BEAT_S, Peers
 
 log = logging.getLogger("headgate")
@@ -57,13 +57,17 @@ class Siblings:
         self._tasks = Tasks()
         self._listener, _ = listening.listen(Endpoint("local", self._place), BACKLOG)
         self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._places: list[
+            str
+        ] = []  # a look at the folder for each connection would cost as much as all the rest
         asyncio.get_running_loop().add_reader(self._listener, self._take)
         peers.join(self)
 
     async def start(self) -> None:
         """Wait until every other worker has said how many connections it has, ``ASK_S`` at most."""
+        self._places = _places(self._folder)
         self._say_counts(hello=True)
-        expected = {os.path.basename(place).removesuffix(SUFFIX) for place in _places(self._folder)}
+        expected = {os.path.basename(place).removesuffix(SUFFIX) for place in self._places}
         expected.discard(self._peers.name)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_S):
@@ -85,6 +89,7 @@ class Siblings:
         while True:
             await asyncio.sleep(BEAT_S)
             self._take()  # if we were stopped: before others are taken for silent
+            self._places = _places(self._folder)
             self._say_counts()
             self._peers.beat(self)
 
@@ -92,21 +97,15 @@ class Siblings:
 
     def say(self, said: Said, to: str = "") -> None:
         """See ``Carrier``."""
-        self._say_at([f"{self._folder}/{to}{SUFFIX}"] if to else _places(self._folder), said)
-
-    def _say_at(self, places: Iterable[str], said: Said) -> None:
         data = encode(said)
-        for place in places:
+        for place in [f"{self._folder}/{to}{SUFFIX}"] if to else self._places:
             if place != self._place and (left := _send(place, data)) is not None:
                 self._tasks.spawn("tell another worker", _send_rest(*left))
 
     def changed(self, user: str) -> None:
-        """See ``Carrier``. A list of the folder would cost as much as all else: a worker that is not known here yet has
-        asked for all that counts.
-        """
-        known = [f"{self._folder}/{name}{SUFFIX}" for name in self._peers.names(self)]
+        """See ``Carrier``."""
         for each in self._peers.counts([user]):
-            self._say_at(known, each)
+            self.say(each)
 
     def _say_counts(self, *, hello: bool = False) -> None:
         for each in self._peers.counts(hello=hello):
@@ -160,6 +159,8 @@ class Siblings:
         ) as error:  # cut off: counts come with the next beat
             log.debug("what another worker said was left out: %s", error)
             return
+        if isinstance(said, Counts) and said.hello:
+            self._places = _places(self._folder)
         if isinstance(said, Question):  # it may end sessions, and this may be the turn of one that begins
             asyncio.get_running_loop().call_soon(self._peers.hear, said, self)
         else:

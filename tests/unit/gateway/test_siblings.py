@@ -87,6 +87,17 @@ async def test_workers_share_the_limit_at_once(rundir):
         assert two.peers.elsewhere("alice") == len(two.peers) == 0
 
 
+async def test_one_that_does_not_answer_a_newcomer_in_time_is_told_of_its_connections_all_the_same(
+    rundir, monkeypatch
+):
+    monkeypatch.setattr(siblings, "ASK_S", 0.05)
+    async with workers(rundir, "a") as (busy,):
+        asyncio.get_running_loop().remove_reader(busy.siblings._listener)
+        async with workers(rundir, "b") as (late,):
+            assert late.peers.acquire("alice", 1)
+            assert not busy.peers.acquire("alice", 1)
+
+
 async def test_a_worker_that_is_killed_is_forgotten_and_nobody_else(rundir):
     async with workers(rundir, "a", "b", "c") as (one, two, three):
         assert one.peers.acquire("alice", 9)
