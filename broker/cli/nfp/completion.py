@@ -85,7 +85,9 @@ class Catalog:
             return named + [Candidate(word, what) for word, what in COMMANDS.items()]
         tasks = self._tasks.get(words[0], {})
         if len(words) == 1:
-            return [Candidate(name, _first_line(tasks[name].description)) for name in sorted(tasks)]
+            return [
+                Candidate(name, tasks[name].description.strip().partition("\n")[0]) for name in sorted(tasks)
+            ]
         if words[-1] == "--target":
             return [Candidate(name) for name in ("all", "any", *sorted(self._workers.get(words[0], ())))]
         if words[-1] == "--timeout":
@@ -110,7 +112,3 @@ def _announced(schema: Mapping[str, Any]) -> Announced:
         words = (str(about.get(key) or "") for key in ("type", "description"))
         arguments[str(name)] = " ".join(word for word in words if word)
     return Announced(str(schema["name"]), str(schema.get("description") or ""), arguments)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]

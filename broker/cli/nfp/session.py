@@ -120,7 +120,7 @@ class NfpSession:
         self.verb = verb
         self.screen = Screen(as_json)
         self.base_dir = folder(base_dir)
-        self._brokers = chosen_brokers(brokers)
+        self._brokers = choose_brokers(brokers, os.environ)
         self._server_key = server_key
         self._key = key
         self._name = name or f"{CLI}-{socket.gethostname()[:64]}-{os.getpid()}-{uuid4().hex[:6]}"
@@ -202,11 +202,6 @@ class NfpSession:
 def folder(base_dir: str | None) -> Path:
     """The folder of keys that ``--base-dir`` names."""
     return Path(base_dir) if base_dir else default_base_dir()
-
-
-def chosen_brokers(given: list[str] | None) -> list[str]:
-    """Addresses from the options, the environment, or the usual one."""
-    return choose_brokers(given, os.environ)
 
 
 def short(value: Any, width: int = 100) -> str:

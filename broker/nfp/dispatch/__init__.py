@@ -17,8 +17,8 @@ In the order of a job's life::
     restore          a restart
 
 What they share: ``model`` jobs, their parts, attempts, workers, services and clients; ``registry`` who is there;
-``state`` all tables; ``config``, ``counts`` and ``task_stats``. ``views`` is for people, ``search`` for those that they
-look for.
+``jobs``, which has all tables; ``config``, ``counts`` and ``task_stats``. ``views`` is for people, ``search`` for those
+that they look for.
 """
 
 # compiled: mypyc

@@ -13,6 +13,7 @@ from broker.nfp.names import Sender
 from broker.nfp.server.local import LocalChannel
 from broker.obstacles import obstacle
 from broker.settings.nfp import NfpSection
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.nfp.files.service import FileService
@@ -45,7 +46,7 @@ class FilesWorker:
         self._channels = channels
         self._files: FileService | None = None
         self._workers: list[Worker] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
         self._leaving = asyncio.Event()
 
     def start(self) -> None:
@@ -67,11 +68,10 @@ class FilesWorker:
             text = f"{settings.files_dir}: cannot share this folder: {error.strerror}"
             raise obstacle(text, error, absent=True) from error
         self._workers = self._files.local_workers(lambda name: self._channels(name, Sender.WORKER))
-        loop = asyncio.get_running_loop()
         for worker in self._workers:
             worker.drain_s = PATIENCE_S
             worker.resident = True
-            self._tasks.append(loop.create_task(self._keep(worker), name=worker.name))
+            self._tasks.spawn(worker.name, self._keep(worker))
 
     async def settled(self) -> None:
         """Wait until all of them are registered, at most ``SETTLED_S``: before that the broker lacks their services."""
@@ -85,15 +85,13 @@ class FilesWorker:
 
     async def stop(self) -> None:
         """End, within ``PATIENCE_S`` or a little more. Harmless twice."""
-        tasks, self._tasks = self._tasks, []
         self._leaving.set()
         for worker in self._workers:
             worker.stop()
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=2 * PATIENCE_S)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * PATIENCE_S):
+                await self._tasks.idle()
+        await self._tasks.stop()
         if self._files is not None:
             self._files.close()
 

@@ -38,6 +38,7 @@ from broker.nfp.threads import Threads
 from broker.nfp.worker.context import JobContext, ThreadContext
 from broker.nfp.worker.heartbeat import Heartbeat
 from broker.nfp.worker.job_run import (
+    ENDED,
     ENTER,
     HELD,
     HOLD,
@@ -758,7 +759,8 @@ class Jobs:
 
     def listed(self) -> dict[str, list[Any]]:
         """For OPEN: what this worker holds, uuid to attempt and state."""
-        return {job.uuid: [job.attempt, _state(job)] for job in self.table}
+        states = {RUNNING: "running", ENDED: "done"}
+        return {job.uuid: [job.attempt, states.get(job.state, "waiting")] for job in self.table}
 
     async def drain(self, seconds: float) -> None:
         """Finish what runs, within ``seconds``, then say goodbye; ordinary functions are left to themselves.
@@ -797,7 +799,3 @@ def _failed(error: str) -> Result:
 
 def _cancelled(job: JobRun) -> Result:
     return Result(failed=True, status="skipped", errors=[f"job {job.uuid} was cancelled"])
-
-
-def _state(job: JobRun) -> str:
-    return "done" if job.ended else "running" if job.state == RUNNING else "waiting"

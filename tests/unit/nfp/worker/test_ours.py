@@ -331,7 +331,7 @@ def test_get_and_management():
         broker.say("w1", Command.GET, client=b"c#1", uuid="u0", body=b"{}")
         assert (await broker.take_only(Command.RESPONSE)).status == 404
         post(broker, "u1", "ping")
-        first = await broker.take_only(Command.RESPONSE)
+        first = await final(broker)
         broker.say("w1", Command.GET, client=b"e#1", uuid="u1", body=b"{}")
         again = await broker.take_only(Command.RESPONSE)
         assert (again.status, again.data, again.client) == (200, first.data, b"e#1")
