@@ -48,6 +48,7 @@ from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, ID_AT, REPEATED, CachedRoute, DirectRoom, stamped_for
+from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import CREDIT_MAX, NO_QUEUE, Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
@@ -89,8 +90,10 @@ _TO_SERVER: Final = 4
 class CallProxy(DirectRoom):
     """One node's pipeline of calls; arguments and attributes as ``PipelineRoom``'s."""
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        super().__init__(reactor, config, acl, Pipeline.CALL, zmq.ROUTER)
+    def __init__(
+        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
+    ) -> None:
+        super().__init__(reactor, config, acl, Pipeline.CALL, zmq.ROUTER, recording)
         self.to_server = _TO_SERVER
         self._pending = PendingReplies(config.pending_max)
         self._calls = self._pending.calls

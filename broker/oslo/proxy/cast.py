@@ -24,6 +24,7 @@ from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, REPEATED, CachedRoute, DirectRoom, stamped_for
+from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
@@ -46,8 +47,10 @@ _TO_SERVER: Final = 3
 class CastProxy(DirectRoom):
     """One node's pipeline of casts; arguments and attributes as ``PipelineRoom``'s."""
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        super().__init__(reactor, config, acl, Pipeline.CAST, zmq.PULL)
+    def __init__(
+        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
+    ) -> None:
+        super().__init__(reactor, config, acl, Pipeline.CAST, zmq.PULL, recording)
         self.to_server = _TO_SERVER
         self._delivered = 0
 

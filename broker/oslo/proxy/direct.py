@@ -23,7 +23,7 @@ from broker.oslo.proxy.pipeline import ListenerRoom
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.reactor.socket import Frames
-from broker.oslo.records import Opened, Opening
+from broker.oslo.records import Opening
 from broker.transport.curve import Certificate
 
 # read where it is used, not folded by the compiler: tests change it
@@ -151,7 +151,7 @@ class DirectRoom(ListenerRoom):
 
     # ------------------------------------------------------------ listeners
 
-    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+    def open_listener(self, link: ServerLink, opening: Opening) -> None:
         """See ``registration.Room``."""
         if len(opening.records) != 1:
             raise CannotOpen(Reason.MALFORMED, f"saw {len(opening.records)} records, expected 1")
@@ -162,7 +162,6 @@ class DirectRoom(ListenerRoom):
             self._known.clear()  # what was counted as a name that may be made up has figures of its own from now on
         self.listeners.open(opening, link)
         self._announcer.add(opening.records)
-        return self._confirmation()
 
     def _end_listener(self, link: ServerLink, ended: Listener) -> None:
         end = b"\0" + ended.id.encode()

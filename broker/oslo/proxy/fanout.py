@@ -65,6 +65,7 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.origin import credentials
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import status_of
+from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.pipeline import PipelineRoom
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
@@ -141,8 +142,10 @@ class FanoutProxy(PipelineRoom):
         heard: the subscriptions at the exit.
     """
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        super().__init__(reactor, config, acl, Pipeline.FANOUT, zmq.XSUB)
+    def __init__(
+        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
+    ) -> None:
+        super().__init__(reactor, config, acl, Pipeline.FANOUT, zmq.XSUB, recording)
         self._records: dict[bytes, Record] = {}
         self._stats: dict[bytes, NameStats] = {}
         self._numbers: dict[bytes, int] = {}
@@ -173,7 +176,7 @@ class FanoutProxy(PipelineRoom):
             self._reactor, self._config, Pipeline.FANOUT, self._acl, self.counters, self
         )
 
-    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+    def open_listener(self, link: ServerLink, opening: Opening) -> None:
         """Raises ``CannotOpen``."""
         raise CannotOpen(
             Reason.MALFORMED, "saw OPEN, expected a subscription: that is how fan-outs are listened to"

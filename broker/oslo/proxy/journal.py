@@ -48,17 +48,17 @@ class Recording(WingFeed):
 
     Args:
         options: where to, and what. reactor: where it says that the writer gave up.
+        reported_by: the room whose STATUS tells of it, for all of this process; "" none.
 
     Attributes:
         pending: the pipeline that holds a message back until it knows what becomes of it.
-        reported_by: the room whose STATUS tells of it, for all of this process.
     """
 
-    def __init__(self, options: JournalOptions, reactor: Reactor) -> None:
+    def __init__(self, options: JournalOptions, reactor: Reactor, reported_by: str) -> None:
         super().__init__(options)
         self._reactor = reactor
         self.pending: PipelineJournal | None = None
-        self.reported_by = ""
+        self._reported_by = reported_by
 
     def _gave_up(self, state: str) -> None:
         self._reactor.say(logging.ERROR, "the journal is %s", (state,))
@@ -71,7 +71,7 @@ class Recording(WingFeed):
 
     def status(self, room: str) -> dict[str, Any]:
         """For the STATUS of a room: state and figures of the recorder under ``journal``; {} unless it is the one."""
-        if room != self.reported_by:
+        if room != self._reported_by:
             return {}
         return {"journal": {"state": self.recorder.state, **self.recorder.figures._asdict()}}
 

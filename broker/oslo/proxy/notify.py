@@ -45,12 +45,13 @@ from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.backlog import Backlog, BacklogRecipient
+from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import Key, Listener, WaitingMessage
 from broker.oslo.proxy.pipeline import ListenerRoom
 from broker.oslo.proxy.pools import STAMP_BYTES, Pools, digest_of, message_of
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
-from broker.oslo.records import Opened, Opening
+from broker.oslo.records import Opening
 
 # read where it is used, not folded by the compiler: tests change it
 STRAGGLE_S: float = 2.0
@@ -69,8 +70,10 @@ class NotifyProxy(ListenerRoom):
 
     pools: Pools
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        super().__init__(reactor, config, acl, Pipeline.NOTIFY, zmq.SUB)
+    def __init__(
+        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
+    ) -> None:
+        super().__init__(reactor, config, acl, Pipeline.NOTIFY, zmq.SUB, recording)
         self._keys: dict[bytes, Key] = {}
         self._stats: dict[bytes, NameStats] = {}
 
@@ -99,7 +102,7 @@ class NotifyProxy(ListenerRoom):
 
     # ------------------------------------------------------------ listeners
 
-    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+    def open_listener(self, link: ServerLink, opening: Opening) -> None:
         """See ``registration.Room``."""
         if any(record.pool != opening.pool for record in opening.records):
             raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
@@ -108,7 +111,6 @@ class NotifyProxy(ListenerRoom):
         listener = self.pools.open(opening, link)
         self._announcer.add(opening.records)
         self._keep(listener)
-        return self._confirmation()
 
     def _end_listener(self, link: ServerLink, ended: Listener) -> None:
         for key in ended.keys:

@@ -52,18 +52,24 @@ class PipelineRoom(ABC):
         acl: who may send and listen where.
         pipeline: which one.
         kind: of its frontend's sockets, such as ``zmq.SUB``.
+        recording: where messages are recorded; None nowhere.
 
     Attributes:
         counters: counts of what went wrong. topics: messages by where they went.
-        recording: where messages are recorded, from ``open`` on; None nowhere.
     """
 
     def __init__(
-        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, pipeline: Pipeline, kind: int
+        self,
+        reactor: Reactor,
+        config: NodeConfig,
+        acl: AccessControl,
+        pipeline: Pipeline,
+        kind: int,
+        recording: Recording | None,
     ) -> None:
         self.counters = Counters(reactor, pipeline)
         self.topics = TopicStats(reactor.now)
-        self.recording: Recording | None = None
+        self._recording = recording
         self._reactor = reactor
         self._config = config
         self._acl = acl
@@ -100,7 +106,7 @@ class PipelineRoom(ABC):
     # ------------------------------------------------------------ what the registration socket asks and tells
 
     @abstractmethod
-    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
+    def open_listener(self, link: ServerLink, opening: Opening) -> None:
         """See ``registration.Room``; so are these."""
 
     @abstractmethod
@@ -128,7 +134,7 @@ class PipelineRoom(ABC):
             ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
         """
         reactor, config, pipeline = self._reactor, self._config, self._pipeline
-        journal = self._journal = journal_of(self.recording, pipeline, config, self.counters)
+        journal = self._journal = journal_of(self._recording, pipeline, config, self.counters)
         came = self.on_client_message if journal is None else journal.frontend(self.on_client_message)
         with contextlib.ExitStack() as undo:
             frontend = self._frontend = Frontend(
@@ -197,7 +203,7 @@ class PipelineRoom(ABC):
 
     # ------------------------------------------------------------ servers and STATUS
 
-    def _confirmation(self) -> Opened:
+    def confirmation(self) -> Opened:
         """What a server is told whose listener begins."""
         return Opened(
             self._config.node,
@@ -222,7 +228,7 @@ class PipelineRoom(ABC):
             **self._pipeline_status(),
             "counts": self._counted(),
             **self.figures(),
-            **(self.recording.status(str(self._pipeline)) if self.recording is not None else {}),
+            **(self._recording.status(str(self._pipeline)) if self._recording is not None else {}),
         }
 
 

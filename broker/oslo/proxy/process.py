@@ -67,7 +67,8 @@ class NodeProxy:
         self.acl = AccessControl(config, shared_uid=overflow_uid())
         self.reload = Reload(self.reactor, config, reread, self.acl, self.pipelines)
         self._folder = NodeFolder(config.ipc_dir, config.ipc_group)
-        self._recording = Recording(journal, self.reactor) if journal is not None else None
+        teller = next((pipeline for pipeline in Pipeline if pipeline in config.run), "")
+        self._recording = Recording(journal, self.reactor, teller) if journal is not None else None
         self._opened = False
         self._leaving = False
         self._at_once = False
@@ -100,10 +101,7 @@ class NodeProxy:
                 self.directory = open_directory(self.reactor, self.config, self.acl)
             for pipeline in Pipeline:
                 if pipeline in self.config.run:
-                    room = make_pipeline(pipeline, self.reactor, self.config, self.acl)
-                    if self._recording is not None:
-                        room.recording = self._recording
-                        self._recording.reported_by = self._recording.reported_by or pipeline
+                    room = make_pipeline(pipeline, self.reactor, self.config, self.acl, self._recording)
                     room.open()
                     self.pipelines[pipeline] = room
             self.reload.begin(self.directory)
@@ -223,23 +221,25 @@ def open_directory(reactor: Reactor, config: NodeConfig, acl: AccessControl) -> 
     return made
 
 
-def make_pipeline(name: Pipeline, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> PipelineRoom:
+def make_pipeline(
+    name: Pipeline, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None
+) -> PipelineRoom:
     """The pipeline ``name``, not opened; only what runs is loaded."""
     if name == Pipeline.CALL:
         from broker.oslo.proxy.call import CallProxy
 
-        return CallProxy(reactor, config, acl)
+        return CallProxy(reactor, config, acl, recording)
     if name == Pipeline.CAST:
         from broker.oslo.proxy.cast import CastProxy
 
-        return CastProxy(reactor, config, acl)
+        return CastProxy(reactor, config, acl, recording)
     if name == Pipeline.FANOUT:
         from broker.oslo.proxy.fanout import FanoutProxy
 
-        return FanoutProxy(reactor, config, acl)
+        return FanoutProxy(reactor, config, acl, recording)
     from broker.oslo.proxy.notify import NotifyProxy
 
-    return NotifyProxy(reactor, config, acl)
+    return NotifyProxy(reactor, config, acl, recording)
 
 
 def overflow_uid() -> int | None:

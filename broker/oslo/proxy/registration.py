@@ -65,10 +65,11 @@ _UNKNOWN: Final = (encode(Kind.REFUSED, reason=Reason.NO_ROUTE), b"register agai
 class Room(Protocol):
     """What a registration socket asks and tells its pipeline."""
 
-    def open_listener(self, link: ServerLink, opening: Opening) -> Opened:
-        """A listener begins, all of it checked and allowed; it is not yet in ``link.listeners``. Returns what the link
-        is told. Raises ``CannotOpen``.
-        """
+    def open_listener(self, link: ServerLink, opening: Opening) -> None:
+        """A listener begins, checked and allowed; it is not yet in ``link.listeners``. Raises ``CannotOpen``."""
+
+    def confirmation(self) -> Opened:
+        """What a link is told whose listener begins."""
 
     def close_listener(self, link: ServerLink, listener: str) -> None:
         """A listener has ended; it is no longer in ``link.listeners``. What waits for it can be had by ``sift``."""
@@ -142,7 +143,7 @@ class RegistrationSocket:
         self._raw = {
             kind: take if journal is None else journal.server(take) for kind, take in (raw or {}).items()
         }
-        self._holders: dict[str, tuple[ServerLink, Opened]] = {}
+        self._holders: dict[str, ServerLink] = {}
         self._drops = ListenerDrops(reactor, self._drop, room.on_link_end)
         self._records = 0
         self._sweep_s = max(config.lease_s / SWEEPS, 0.02)
@@ -291,8 +292,8 @@ class RegistrationSocket:
         denied = objection(self._acl, link, opening)
         if denied:
             raise CannotOpen(Reason.DENIED, denied)
-        holder, status = self._holders.get(opening.listener, (None, None))
-        if holder is link and status is not None and opening.listener in link.listeners:
+        holder = self._holders.get(opening.listener)
+        if holder is link and opening.listener in link.listeners:
             if not opening.repeats(link.listeners[opening.listener]):
                 raise CannotOpen(
                     Reason.MALFORMED, "saw another OPEN of the same listener, expected CLOSE before"
@@ -300,25 +301,24 @@ class RegistrationSocket:
         else:
             if holder is not None:
                 self._take_over(holder, link, opening.listener)
-            status = self._begin(link, opening)
-        self.send(link, (encode(Kind.OPENED, id=number), to_json(status)))
+            self._begin(link, opening)
+        self.send(link, (encode(Kind.OPENED, id=number), to_json(self._room.confirmation())))
 
-    def _begin(self, link: ServerLink, opening: Opening) -> Opened:
+    def _begin(self, link: ServerLink, opening: Opening) -> None:
         if self._records + len(opening.records) > RECORDS_MAX:
             raise CannotOpen(
                 Reason.BUSY, f"saw {self._records} records of this node, expected {RECORDS_MAX} at most"
             )
         self._admit(link)
-        status = self._room.open_listener(link, opening)
+        self._room.open_listener(link, opening)
         link.lapsed = False
         link.listeners[opening.listener] = opening
-        self._holders[opening.listener] = (link, status)
+        self._holders[opening.listener] = link
         self._records += len(opening.records)
         self._counters.count("opened")
         if self._journal is not None:
             self._journal.opened(link, opening)
         self._room.on_change()
-        return status
 
     def _take_over(self, holder: ServerLink, link: ServerLink, listener: str) -> None:
         """The same process has a new connection: its listener moves; nobody else's does."""
