@@ -119,11 +119,13 @@ class ReceivedMessage:
         head: its envelope as it came.
         credit: what it has taken, given back when it is taken itself; None: it came without.
         wants_reply: True for calls.
+        reply_bytes_max: a larger reply is not sent, but counted and logged: its caller would have to wait in vain.
         monitor_s: of a monitored call: the caller gives up after so many seconds without a heartbeat; else None.
     """
 
     __slots__ = (
-        "_done", "body", "credit", "due_s", "envelope", "head", "inbox", "monitor_s", "route", "size", "wants_reply",
+        "_done", "body", "credit", "due_s", "envelope", "head", "inbox", "monitor_s", "reply_bytes_max", "route",
+        "size", "wants_reply",
     )  # fmt: skip
 
     def __init__(
@@ -145,6 +147,7 @@ class ReceivedMessage:
         self.credit = credit
         self.due_s = due_of(envelope, now)
         self.wants_reply = envelope.kind == Kind.CALL
+        self.reply_bytes_max = inbox.body_max
         self.monitor_s = envelope.word / 1000 if self.wants_reply and envelope.word else None
         self._done = False
 
@@ -164,11 +167,6 @@ class ReceivedMessage:
         envelope = self.envelope
         return Address(envelope.exchange, envelope.topic, envelope.server)
 
-    @property
-    def reply_bytes_max(self) -> int:
-        """A larger reply is not sent, but counted and logged: its caller would have to wait in vain."""
-        return self.inbox.body_max
-
     def requeue(self) -> None:
         """Notifications: give it back, to be delivered again at the end of the queue."""
         if self.envelope.kind == Kind.NOTIFY and not self._done:
@@ -182,7 +180,7 @@ class ReceivedMessage:
         """The result of a call; ignored for others."""
         if self.wants_reply and not self._done:
             self._done = True
-            if len(body) > self.inbox.body_max:
+            if len(body) > self.reply_bytes_max:
                 self._note_too_large("a reply", len(body))
             else:
                 self.inbox.post(self.inbox.owner.answer, Kind.REPLY, self, body)

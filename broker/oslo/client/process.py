@@ -18,12 +18,11 @@ from typing import Any, Final
 
 from broker.oslo.client.client import Client
 from broker.oslo.client.waiting import (
-    NativeLogWriter,
+    LogWriter,
     NativeWaiter,
     Waiter,
     bury_dispatchers,
     end_dispatchers,
-    new_log_writer,
     new_waiter,
 )
 from broker.oslo.contract import OsloFailure, Settings
@@ -48,7 +47,7 @@ class ProcessCore:
     """
 
     def __init__(self) -> None:
-        self.say = new_log_writer()
+        self.say = LogWriter()
         self.reactor = Reactor(say=self.say, clock=time.monotonic)
         self.clients: dict[Settings, Client] = {}
         self.retired = self.failed = False
@@ -80,8 +79,7 @@ class ProcessCore:
 
     def flush_log(self) -> None:
         """Wait until the lines are written that it has said."""
-        if isinstance(self.say, NativeLogWriter):
-            self.say.flush(SAID_S)
+        self.say.flush(SAID_S)
 
     def leave(self, client: Client, ended: Waiter) -> bool:
         """A user less; ``ended`` is set when the last one has gone and all is closed. Under the state's lock.

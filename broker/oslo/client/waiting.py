@@ -269,8 +269,11 @@ def bury_dispatchers() -> object:
     return buried
 
 
-class GreenLogWriter:
-    """Takes log records in the thread of the sockets and writes them in a greenlet of the hub where it was made.
+class LogWriter:
+    """Takes log records in the thread of the sockets and writes them elsewhere: in a thread that lives while there are
+    some, or under eventlet in a greenlet of the hub where this was made.
+
+    Handlers may be slow, wait for green locks, or send what they are given over these very sockets.
 
     Attributes:
         dropped: records that found no room.
@@ -278,39 +281,7 @@ class GreenLogWriter:
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._dispatcher = Dispatcher.here()
-        self._records: deque[tuple[int, str, tuple[Any, ...]]] = deque()
-
-    def __call__(self, level: int, text: str, values: tuple[Any, ...]) -> None:
-        """See ``reactor.loop.Say``."""
-        if len(self._records) >= RECORDS_MAX:
-            self.dropped += 1
-            return
-        self._records.append((level, text, values))
-        self._dispatcher.wake(self.resume)
-
-    def resume(self) -> None:
-        """In the hub: handlers of records may wait for green locks, so a greenlet of its own writes them."""
-        sys.modules["eventlet"].spawn_n(self._write)
-
-    def _write(self) -> None:
-        while self._records:
-            level, text, values = self._records.popleft()
-            with contextlib.suppress(Exception):  # of a filter; those behind it shall be written
-                log.log(level, text, *values)
-
-
-class NativeLogWriter:
-    """Takes log records in the thread of the sockets and writes them in a thread that lives while there are some.
-
-    Handlers may be slow, or send what they are given over these very sockets.
-
-    Attributes:
-        dropped: records that found no room.
-    """
-
-    def __init__(self) -> None:
-        self.dropped = 0
+        self._dispatcher = Dispatcher.here() if natives.threads_are_green() else None
         self._lock = natives.allocate_lock()
         self._records: deque[tuple[int, str, tuple[Any, ...]]] = deque()
         self._writing = False
@@ -326,10 +297,17 @@ class NativeLogWriter:
             if self._writing:
                 return
             self._writing = True
+        if self._dispatcher is not None:
+            self._dispatcher.wake(self._spawn)
+            return
         try:
             natives.start_thread(self._write, SAY_NAME)
         except RuntimeError:  # the interpreter ends, or there are too many: better late than never
             self._write()
+
+    def _spawn(self) -> None:
+        """In the hub, which must not wait."""
+        sys.modules["eventlet"].spawn_n(self._write)
 
     def _write(self) -> None:
         while True:
@@ -345,17 +323,10 @@ class NativeLogWriter:
             waiter.set()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all is written; not for a handler that waits for us."""
+        """Wait until all is written; not for a handler that waits for us, nor for a greenlet, whose hub would stop."""
         with self._lock:
-            if not self._writing:
+            if not self._writing or self._dispatcher is not None:
                 return
             waiter = NativeWaiter()
             self._waiters.append(waiter)
         waiter.wait(timeout_s)
-
-
-def new_log_writer() -> Callable[[int, str, tuple[Any, ...]], None]:
-    """What writes the log records of a thread of sockets that is made here."""
-    if natives.threads_are_green():
-        return GreenLogWriter()
-    return NativeLogWriter()

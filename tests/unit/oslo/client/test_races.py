@@ -8,7 +8,7 @@ import pytest
 
 from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.routing import RoutingTable
-from broker.oslo.client.waiting import NativeLogWriter
+from broker.oslo.client.waiting import LogWriter
 from broker.oslo.contract import Address, Closed, Settings, Undelivered
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, States, Welcome
 from broker.oslo.names import Pipeline
@@ -153,7 +153,7 @@ def test_the_thread_of_the_sockets_does_not_wait_for_itself(node, open_session):
 
 
 def test_records_are_written_in_order_and_bounded(caplog):
-    say = NativeLogWriter()
+    say = LogWriter()
     gate = threading.Event()
 
     class Slow(logging.Handler):

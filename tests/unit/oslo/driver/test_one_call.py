@@ -21,7 +21,7 @@ from tests.live.oslo_raw import Node
 from tests.unit.oslo.client.nodes import whole_node
 
 HOME = f"{Path(broker.__file__).parent}/"
-FUNCTIONS = 109
+FUNCTIONS = 108
 FILES = 32
 WARM = 20
 ROUNDS = 3
