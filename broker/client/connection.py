@@ -186,6 +186,7 @@ class Connection:
         self._held = []
         self._gate.set_open(True)
         self._calls.end(error)
+        self._position.lost(error)
         self._subscriptions.end(error)
         self._services.link_ended()
         self._on_end.set_result(error)
@@ -221,6 +222,7 @@ class Connection:
         self._lost = True
         self._gate.set_open(False)
         self._calls.fail(error)
+        self._position.lost(error)
         self._subscriptions.lost()
         self._services.link_ended()
         self._reconnecting.begin(error, self._reconnected, self._end)

@@ -10,6 +10,7 @@ import base64
 import os
 import sys
 import time
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Literal, overload
 
@@ -282,21 +283,26 @@ class Handle(Connection):
             prefixes: plain text, no patterns: ``job`` matches ``jobs.new`` too.
             since: events of before come first, as far as rank 0 keeps them (``events.history_bytes``): behind a
                 number, behind ``(epoch, number)``, which tells numbers of a former rank 0 apart, or of the last
-                ``timedelta``. What it does not keep any more is Missed, or ``Event.missed``. For the owner's programs,
-                over a link to a broker. None: those that are published from now on.
+                ``timedelta``. What it does not keep any more is Missed, or ``Event.missed``. For the owner's programs.
+                Over ``ws`` the gateway gives its users what they may have, behind a number, with the first subscription
+                of a connection. None: those that are published from now on.
             overflow: what a full buffer does with the gap: ``raise`` Overrun there, or ``mark`` it in
                 ``Event.lost``. The same of events that may be missing because the link was lost: ``raise`` Missed, or
                 ``mark`` it in ``Event.missed``.
             buffer_msgs: events buffered for a slow reader; None is ``Limits.event_msgs``.
 
         Raises:
-            RpcError, LinkError: on entering the block; with ``since`` EPERM, for the owner only, and ENOSYS, none are
-                kept.
+            RpcError, LinkError: on entering the block; with ``since`` EPERM, for the owner only, ENOSYS, none are kept,
+                or over ``ws`` EBUSY, it is not the first one, and EOPNOTSUPP, of a ``timedelta``.
         """
         room = buffer_msgs or self._limits.event_msgs, self._limits.event_bytes
-        past = None if since is None else Past(self, since, BoundedQueue(*room))
+        past = resume = None
+        if since is not None and self.link.replay is not None:
+            resume = partial(self._position.begin_at, self.link, since)
+        elif since is not None:
+            past = Past(self, since, BoundedQueue(*room))
         inbox: Inbox[Event | Missed] = Inbox(*room)
-        return Subscription(prefixes or [""], self._subscriptions, inbox, overflow, past)
+        return Subscription(prefixes or [""], self._subscriptions, inbox, overflow, past, resume)
 
     # -- services ------------------------------------------------------------------------------
 

@@ -14,17 +14,21 @@ import asyncio
 import errno
 import logging
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from broker.backoff import Backoff
+from broker.client.calls import same_error
 from broker.errors import LinkError, RpcError
+from broker.wire.message import control
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from broker.client.service import Services
-    from broker.client.subscriptions import SubscriptionTable
+    from broker.client.subscriptions import Since, SubscriptionTable
     from broker.transport.link import EventReplay, Link
+    from broker.wire.message import Message
 
 log = logging.getLogger("headgate")
 
@@ -97,12 +101,14 @@ class Position:
         resumed: what the last ``resumed`` said; empty before.
     """
 
-    __slots__ = ("_services", "_subscriptions", "_token", "epoch", "resumed")
+    __slots__ = ("_asked", "_begun", "_services", "_subscriptions", "_token", "epoch", "resumed")
 
     def __init__(self, subscriptions: SubscriptionTable, services: Services) -> None:
         self._subscriptions = subscriptions
         self._services = services
         self._token: str | None = None
+        self._asked = False  # the far end takes one position a link
+        self._begun: asyncio.Future[Message] | None = None
         self.epoch: str | None = None
         self.resumed: dict[str, Any] = {}
 
@@ -112,6 +118,41 @@ class Position:
         if replay is not None:
             replay.on_object = self._heard
             self._begin(replay)
+
+    def begin_at(self, link: Link, since: Since, prefixes: list[str]) -> asyncio.Future[Message]:
+        """Have the far end begin with events of before, ahead of the first subscription of ``link``; done when they
+        have come.
+
+        Raises:
+            RpcError: EBUSY, something is subscribed to already; EOPNOTSUPP, it replays from numbers on; EHOSTUNREACH,
+                it has no broker.
+        """
+        replay = link.replay
+        assert replay is not None
+        if self._asked or replay.resumed or self._subscriptions.prefixes:
+            raise RpcError(
+                errno.EBUSY,
+                "over a gateway events of before come with the first subscription of a connection",
+            )
+        if isinstance(since, timedelta):
+            raise RpcError(
+                errno.EOPNOTSUPP, "a gateway gives events of before behind a number, not of a time"
+            )
+        epoch, sequence = since if isinstance(since, tuple) else (self.epoch, since)
+        if epoch is None:
+            raise RpcError(errno.EHOSTUNREACH, "the gateway has no broker at present")
+        self._asked = True
+        self.epoch, self._subscriptions.sequence = epoch, sequence
+        self._begun = asyncio.get_running_loop().create_future()
+        replay.resume(epoch=epoch, sequence=sequence, subscriptions=prefixes)
+        return self._begun
+
+    def lost(self, error: LinkError) -> None:
+        """The link is gone: what it was asked to begin with does not come."""
+        begun, self._begun = self._begun, None
+        self._asked = False
+        if begun is not None and not begun.done():
+            begun.set_exception(same_error(error))
 
     def _begin(self, replay: EventReplay) -> None:
         self._token = replay.welcome.get("resume")
@@ -138,6 +179,7 @@ class Position:
                 "sequence": self._subscriptions.sequence,
                 "subscriptions": prefixes,
             }
+            self._asked = bool(prefixes)
             replay.resume(**position, **({"token": former} if former else {}))
 
     def _heard(self, obj: dict[str, Any]) -> None:
@@ -165,6 +207,9 @@ class Position:
         self.epoch = obj.get("epoch") or self.epoch
         self._subscriptions.sequence = _number(obj.get("sequence"))
         self._withdraw(obj.get("denied"))
+        begun, self._begun = self._begun, None
+        if begun is not None and not begun.done():
+            begun.set_result(control(0))
         if not obj.get("recovered"):
             self._subscriptions.missed(
                 "the connection was lost, and the gateway cannot give all of what was missed"

@@ -135,6 +135,21 @@ class SubscriptionTable:
             self.leave(member)
             raise
 
+    async def join_again(self, member: Subscription, resumed: asyncio.Future[Message]) -> None:
+        """Add ``member``, the first of this link, whose prefixes the far end gives once it has ``resumed``.
+
+        Raises:
+            LinkError: the link ended before.
+        """
+        for prefix in member.prefixes:
+            entry = self._by_prefix[prefix] = SubscribedPrefix(resumed)
+            entry.members.append(member)
+        try:
+            await asyncio.shield(resumed)
+        except BaseException:
+            self.leave(member)
+            raise
+
     def _add(self, prefix: bytes, member: Subscription) -> SubscribedPrefix:
         entry = self._by_prefix.get(prefix)
         if entry is None:
@@ -308,6 +323,7 @@ class Subscription:
         "_page",
         "_past",
         "_raise",
+        "_resume",
         "_table",
         "_unmarked",
         "epoch",
@@ -322,6 +338,7 @@ class Subscription:
         inbox: Inbox[Event | Missed],
         overflow: Overflow,
         past: Past | None = None,
+        resume: Callable[[list[str]], asyncio.Future[Message]] | None = None,
     ) -> None:
         if overflow not in ("raise", "mark"):
             raise ValueError(f"overflow={overflow!r}: expected 'raise' or 'mark'")
@@ -334,6 +351,7 @@ class Subscription:
         self._missed = ""
         self._behind_gap: Event | None = None
         self._past = past
+        self._resume = resume
         self._page: deque[Event] = deque()
         self.epoch = ""
 
@@ -345,6 +363,9 @@ class Subscription:
         )
 
     async def __aenter__(self) -> Self:
+        if self._resume is not None:
+            await self._table.join_again(self, self._resume([_text(prefix) for prefix in self.prefixes]))
+            return self
         await self._table.join(self)
         if self._past is not None:
             try:

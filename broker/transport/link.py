@@ -48,10 +48,12 @@ class EventReplay(Protocol):
     """The far end's conversation beside messages: it numbers events, keeps them, and sends them again.
 
     Attributes:
+        resumed: what it answered to a position; empty where none was given.
         welcome: its first words, with ``epoch``, ``sequence`` and ``resume`` where it has them.
         on_object: hears each object that it says, in the order of the messages.
     """
 
+    resumed: dict[str, Any]
     welcome: dict[str, Any]
     on_object: Callable[[dict[str, Any]], None]
 

@@ -13,10 +13,11 @@ import broker.client
 from broker.client.past_events import past_events
 from broker.errors import Missed, ProtocolError, RpcError
 from broker.services import event as service
+from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.event_history import FrameHistory
 from broker.wire.payload import encode_json
-from tests.live.gateways import node
+from tests.live.gateways import live, node, run
 from tests.unit.client.peer import soon, talk
 
 URI = "inproc://of-before"
@@ -160,3 +161,23 @@ def test_what_are_no_events_is_a_protocol_error(events):
             await asked
 
     talk(script)
+
+
+def test_over_a_gateway_they_are_what_its_user_may_have():
+    async def main(folder):
+        async with live(folder) as running:
+            uri = running.url.replace("http", "ws", 1)
+            async with broker.client.connect(f"inproc://{folder}") as owner:
+                numbers = [await owner.publish(topic, {}) for topic in ("t.a", "secret.b", "t.c", "other")]
+                numbers.append(await owner.publish("t.private", {}, private=True))
+            for user, wanted in (("ada", [0, 1, 2, 4]), ("bob", [0, 2])):
+                options = Options(extra={"token": running.tokens[user]})
+                async with (
+                    broker.client.connect(uri, options=options) as h,
+                    h.subscribe("t.", *(["secret."] if user == "ada" else []), since=0) as events,
+                ):
+                    got = await read(events, len(wanted))
+                    assert got == [numbers[place] for place in wanted], user
+                    assert events.ready == 0
+
+    run(main)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import json
+from datetime import timedelta
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -135,6 +136,73 @@ def test_where_the_program_wanted_to_go_on_is_for_the_first_link():
             assert [each["sequence"] for each in resumes(far)] == [7, 42]
 
     play(work, resume=old)
+
+
+def test_a_first_subscription_may_begin_with_events_of_before():
+    async def work(h, far):
+        async with h.subscribe("job.", since=("e1", 42)) as events:
+            assert [(await anext(events)).sequence for _ in range(2)] == [43, 44]
+            assert resumes(far) == [
+                {"type": "resume", "epoch": "e1", "sequence": 42, "subscriptions": ["job."]}
+            ]
+            await far.connections[0].send(event("job.b", sequence=51).framed())
+            assert (await anext(events)).sequence == 51
+            with pytest.raises(RpcError) as second:
+                async with h.subscribe("log.", since=3):
+                    pass
+            assert second.value.errno == errno.EBUSY
+            # one without goes on as ever, and both over the next link
+            async with h.subscribe("log."):
+                await far.lose()
+                await far.until(lambda: len(resumes(far)) == 2)
+                assert (resumes(far)[1]["sequence"], resumes(far)[1]["subscriptions"]) == (
+                    51,
+                    ["job.", "log."],
+                )
+
+    play(work)
+
+
+def test_a_number_alone_is_one_of_the_gateways_epoch_and_a_time_is_none():
+    async def work(h, far):
+        with pytest.raises(RpcError) as refused:
+            async with h.subscribe("job.", since=timedelta(seconds=5)):
+                pass
+        assert refused.value.errno == errno.EOPNOTSUPP
+        far.recovered = False
+        async with h.subscribe("job.", since=7) as events:
+            assert resumes(far)[0]["epoch"] == "e1"
+            with pytest.raises(Missed, match="cannot give all"):
+                await anext(events)
+
+    play(work)
+
+
+def test_a_prefix_that_is_denied_is_told_to_who_iterates():
+    async def work(h, far):
+        far.denied = ["job."]
+        async with h.subscribe("job.", since=("e1", 42)) as events:
+            with pytest.raises(RpcError) as denied:
+                while True:
+                    await anext(events)
+            assert denied.value.errno == errno.EPERM
+
+    play(work)
+
+
+def test_a_link_that_is_lost_before_events_of_before_have_come_fails_it():
+    class Mute(Far):
+        async def _control(self, connection, obj):
+            await self._note(self.controls, obj)
+
+    async def work(h, far):
+        entering = soon(h.subscribe("job.", since=("e1", 42)).__aenter__())
+        await far.until(lambda: resumes(far))
+        await far.lose()
+        with pytest.raises(LinkError):
+            await entering
+
+    play(work, far=Mute)
 
 
 def test_a_subscription_begins_behind_its_answer():
