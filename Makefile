@@ -2,6 +2,7 @@
 #
 #   LOCKED=1        install exactly the versions of requirements.lock (CI does)
 #   SIZE=8          the number of brokers of `make run`
+#   DEMO=1          and programs that use them, for `make run`
 #   PYTEST_ARGS=…   handed to pytest, for example PYTEST_ARGS='-k settings -x'
 
 SHELL := /bin/sh
@@ -84,7 +85,8 @@ DOCTESTS := $(PYTEST) -q -W ignore --doctest-modules --ignore gateway/pipeline/s
 marked = $(sort $(shell grep -rlE 'mark\.$1\b' tests --include='test_*.py'))
 
 run: $(VENV)/.stamp-run ## a tree of SIZE brokers and a gateway with its dashboard on this machine, until Ctrl-C
-	@exec $(VENV)/bin/headgate up --size $(SIZE)
+	@$(if $(DEMO),,echo "make run DEMO=1 starts programs that use it, too: something to see, and to break")
+	@exec $(VENV)/bin/headgate up --size $(SIZE) $(if $(DEMO),--demo)
 
 test: $(VENV)/.stamp-test system-packages ## every part of the product, in three to five minutes on two cores
 	$(COMPUTING) -m '$(FAST)' $(PYTEST_ARGS)

@@ -27,6 +27,7 @@ and the doors ``codecs``, ``websocket`` and ``web``.
 ``process``    a gateway as a process: signals, logging, systemd
 ``fleet``      several processes as one service: workers, and gateways by way of a Redis server
 ``workers``    several processes behind the same listeners
+``demo``       services and clients that ``up --demo`` shows
 ``cluster``    test clusters on this machine, and faults in them
 ``cli``        the verbs ``gateway``, ``up``, ``cluster``, ``token``, ``login``, ``tls``, ``pipeline``
 

@@ -7,6 +7,6 @@
 ``login``        one-time login links
 ``tls``          a self-signed certificate
 ``pipeline``     journals -> tables -> charts, a file each of its verbs
-``following``    tables of the journal, made beside ``up``
+``companions``   programs beside ``up``: the pipeline of its journal, the demo
 ``whereabouts``  which gateway a command is about
 """

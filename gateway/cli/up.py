@@ -30,7 +30,7 @@ from broker.local.rundir import Rundir
 from broker.settings import ListenEntry as BrokerListenEntry
 from broker.settings import Settings
 from gateway import delta
-from gateway.cli import following
+from gateway.cli import companions
 from gateway.settings import GatewaySettings, ListenEntry, UserEntry, apply, check, load, place_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ _EPILOG: Final = """\
 Examples:
   headgate up                           one broker and a gateway on http://127.0.0.1:8280
   headgate up --size 4                  a tree of four
+  headgate up --size 4 --demo           and programs that use it, with something to break
   headgate up --nfp                     and a broker of NFP for workers and clients
   headgate up --oslo                    and a node proxy for oslo.messaging (zmq://)
   headgate up --journal DIR             and what passes, on disk
@@ -84,6 +85,11 @@ def arguments() -> Parser:
         help="And headgate pipeline stream, which makes tables of that journal, in the warehouse that --history names "
         "(default: the journal's name and -warehouse). Needs the extra spark and Java.",
     )
+    add(
+        "--demo",
+        action="store_true",
+        help="And a few services and clients, so that there is something to see, and to break.",
+    )
     add("--history", metavar="DIR", help="Show what headgate pipeline made of a journal in this warehouse.")
     add("--broker-config", metavar="FILE", help="Settings of every rank; the shape of the tree is made here.")
     for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
@@ -95,7 +101,7 @@ def main(argv: list[str]) -> int:
     """Entry point of the verb."""
     given = arguments().parse_args(argv)
     if given.pipeline:
-        following.check(given.journal)
+        companions.check(given.journal)
         given.history = given.history or f"{given.journal.rstrip('/')}-warehouse"
     settings = gateway_settings(given)
     base = broker_settings(given)
@@ -175,7 +181,8 @@ class Up:
         self.tree = LocalTree(ranks[1:])
         self.wings: list[wings.Wing] = wings.wings_of(ranks[0])
         if given.pipeline:
-            self.wings.append(following.Following(given.journal, delta.place_of(given.history), rundir.path))
+            self.wings.append(companions.pipeline(given.journal, delta.place_of(given.history), rundir.path))
+        self._demo: bool = given.demo
         self.left = False
         """All that is beside rank 0 has left in order."""
 
@@ -234,6 +241,15 @@ class Up:
             self.tree.leave()
             await gateway.abandon()
         return code
+
+    def demo(self, gateway: Gateway) -> list[wings.Wing]:
+        """The demo, where it is wanted; by the gateway, which is started, one comes where that knows our token."""
+        if not self._demo:
+            return []
+        uris = [rank.broker.local_uri or "" for rank in self._ranks]
+        pids = [rank.pid for rank in self.tree.ranks]
+        url = gateway.urls[0]
+        return [companions.demo(uris, pids, url, self._token, self._rundir.path)]
 
     def _say_where(self, gateway: Gateway) -> None:
         brokers = f"{len(self._ranks)} brokers" if len(self._ranks) > 1 else "one broker"
@@ -297,6 +313,9 @@ class _Beside(wings.Beside):
         await self.add(up.wings)
         self.push_async_callback(self._gateway.stop)
         await self._gateway.start()
+        demo = up.demo(self._gateway)
+        up.wings += demo
+        await self.add(demo)
         self.callback(supervision.leaving, up.settings.gateway.drain_s + END_S)
         self.callback(up.tree.expect_end)  # before rank 0 leaves
 

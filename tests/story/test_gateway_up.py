@@ -1,6 +1,7 @@
 """`headgate up`: one command from nothing to a page that is logged in."""
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -130,6 +131,38 @@ async def main():
         print((await h.rpc("attr.get", {"name": "size"})).json()["value"])
 asyncio.run(main())
 """
+
+
+@pytest.mark.patient
+def test_the_demo_is_a_board_that_lives_and_that_the_printed_line_breaks():
+    with up("--size", "2", "--demo") as (process, lines):
+        seen = {
+            "shop.price",
+            "shop.order",
+            "shop.report",
+            "shop.watch",
+            "shop.sold",
+            "sensor.rank1.temperature",
+        }
+
+        def figures():
+            told = json.loads(in_another_terminal(lines, "headgate stats --services --json"))
+            return {row["method"]: row for row in told["methods"]}
+
+        def refused():
+            return sum(figures()["shop.order"]["errors"].values())
+
+        eventually(lambda: seen <= figures().keys())
+        eventually(lambda: '"sensor."' in in_another_terminal(lines, "headgate rpc gateway.sessions"))
+        (line,) = [line for line in lines if "shop.break" in line]
+        before = refused()
+        assert json.loads(in_another_terminal(lines, line)) == {"seconds": 30}
+        eventually(lambda: refused() > before + 3)
+        there = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert without_progress(process.stderr.read().decode()) == ""
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in there)
 
 
 @pytest.mark.patient

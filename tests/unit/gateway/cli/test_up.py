@@ -11,7 +11,7 @@ from broker import extras, interpreter
 from broker.cli import exits
 from broker.cli.main import main
 from broker.errors import ConfigError
-from gateway.cli.following import Following
+from gateway.cli import companions
 from gateway.cli.up import arguments, broker_settings, gateway_settings
 from gateway.settings import GatewaySettings, ListenEntry
 from gateway.web.listener import bind_all
@@ -112,7 +112,7 @@ async def test_what_makes_tables_is_started_again_and_ends_with_us(monkeypatch, 
     program += "ran.write_text(' '.join(sys.argv[2:])); first and sys.exit('no room'); signal.pause()"
     command = (sys.executable, "-c", program, str(tmp_path / "ran"))
     monkeypatch.setattr(interpreter, "command", lambda module: (*command, module))
-    tables = Following("/j", "/w", str(tmp_path))
+    tables = companions.pipeline("/j", "/w", str(tmp_path))
     await tables.start(None)
     try:
         with caplog.at_level(logging.DEBUG):
