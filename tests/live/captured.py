@@ -264,8 +264,8 @@ class LoggingChannel(DealerChannel):
     def __init__(
         self, session: Captured, end: str, live: Running, folder: Path, name: str, sender: Sender
     ) -> None:
-        certificate, keys = credentials(folder / "peers", name, [live.nfp], server_key=live.nfp_key)
-        super().__init__([live.nfp], identity=name, sender=sender, certificate=certificate, server_keys=keys)
+        curves = credentials(folder / "peers", name, [live.nfp], server_key=live.nfp_key)
+        super().__init__([live.nfp], identity=name, sender=sender, curves=curves)
         self._captured = session
         self._end = end
 

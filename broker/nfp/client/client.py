@@ -90,15 +90,14 @@ class NfpClient:
         else:
             brokers = choose_brokers(broker, os.environ)
             own = key if key is not None or name else generate()
-            certificate, keys = credentials(
+            curves = credentials(
                 self.state_dir, self.name, brokers, key=own, server_key=server_key, insecure=insecure
             )
             self._channel = DealerChannel(
                 brokers,
                 identity=self.name,
                 sender=Sender.CLIENT,
-                certificate=certificate,
-                server_keys=keys,
+                curves=curves,
                 failover_s=failover_s,
                 open_timeout_s=open_timeout_s,
                 insecure=insecure,

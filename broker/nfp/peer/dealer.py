@@ -29,7 +29,7 @@ from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.peer.keys import check_name
 from broker.nfp.peer.session import BrokerSession
 from broker.transport.byte_stream import all_left
-from broker.transport.curve import Certificate, CurveClient
+from broker.transport.curve import CurveClient
 from broker.transport.zeromq.dialing import open_connection
 from broker.transport.zeromq.listening import SCHEMES
 
@@ -57,14 +57,14 @@ class DealerChannel:
             connect. See ``Brokers`` for when the next one is used.
         identity: name of the peer, at most 255 bytes.
         sender: CLIENT or WORKER.
-        certificate: our key pair; None: plaintext, which only this machine's endpoints or ``insecure`` allow.
-        server_keys: the brokers' public keys (Z85), one for all or one for each endpoint.
+        curves: keys for each endpoint, see ``keys.credentials``; those without, which only this machine's endpoints or
+            ``insecure`` allow, are spoken to in plaintext.
         open_timeout_s: see ``OPEN_TIMEOUT_S``. failover_s: patience with one broker; 0: never go on to the next.
         refused: called after each attempt once every broker of the list has refused us, as long as none has ever let us
             in: its key, or ours, is not what the other side expects, which does not pass by waiting.
 
     Raises:
-        ConfigError: no or bad endpoints or name, or a key is missing.
+        ConfigError: no or bad endpoints or name.
     """
 
     def __init__(
@@ -73,8 +73,7 @@ class DealerChannel:
         *,
         identity: str,
         sender: Sender,
-        certificate: Certificate | None = None,
-        server_keys: Mapping[str, str] | str = "",
+        curves: Mapping[str, CurveClient],
         open_timeout_s: float = OPEN_TIMEOUT_S,
         failover_s: float = FAILOVER_S,
         insecure: bool = False,
@@ -86,7 +85,8 @@ class DealerChannel:
         self._trouble = "not started"
         self.traffic = Traffic()
         self._sender = sender
-        self._curves = {endpoint: _make_curve(endpoint, certificate, server_keys) for endpoint in endpoints}
+        self._curves = dict(curves)
+        self._many = len(endpoints)
         self._open_timeout_s = open_timeout_s
         self._insecure = insecure
         self._brokers = Brokers(endpoints, failover_s, 0.0)
@@ -189,18 +189,18 @@ class DealerChannel:
             LinkError: nobody there, or it does not let us in. ConfigError: plaintext off this machine.
         """
         broker = self._brokers.current
-        about = parse(broker, *SCHEMES), broker, self._curves[broker], self.name.encode()
+        about = parse(broker, *SCHEMES), broker, self._curves.get(broker), self.name.encode()
         sock, opened = await open_connection(*about, self._insecure, ATTEMPT_S)
         return BrokerSession(self, receiver, broker, sock, opened)
 
     def _note_failure(self, error: LinkError | ConfigError, now: float) -> None:
         broker = self.broker
-        self._trouble = self._failures.explain(broker, error, self._curves[broker])
+        self._trouble = self._failures.explain(broker, error, self._curves.get(broker))
         refused = self._failures.refuses(broker, error)
         (self._refusing.add if refused else self._refusing.discard)(broker)
         if self._brokers.note_failure(now, refused=refused):
             log.warning("%s: goes on to the broker %s", self.name, self._brokers.current)
-        hopeless = not self.traffic.connections and len(self._refusing) == len(self._curves)
+        hopeless = not self.traffic.connections and len(self._refusing) == self._many
         if hopeless and self._refused is not None:
             self._refused(LinkRefused(self._trouble, errno.EACCES))
 
@@ -265,16 +265,3 @@ class DealerChannel:
     def note_room(self) -> None:
         """There is room in the outbox."""
         self._room.set()
-
-
-def _make_curve(
-    endpoint: str, certificate: Certificate | None, keys: Mapping[str, str] | str
-) -> CurveClient | None:
-    key = keys if isinstance(keys, str) else keys.get(endpoint, "")
-    if certificate is None:
-        if key:
-            raise ConfigError(f"{endpoint}: a key of the broker and none of our own, expected both")
-        return None
-    if not key:
-        raise ConfigError(f"{endpoint}: no public key of this broker, expected 40 characters of Z85")
-    return CurveClient(certificate, key)

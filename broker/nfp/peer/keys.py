@@ -22,7 +22,7 @@ from broker.endpoints import parse
 from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
 from broker.obstacles import obstacle
-from broker.transport.curve import Certificate, check_key, generate, load, load_public, save
+from broker.transport.curve import Certificate, CurveClient, check_key, generate, load, load_public, save
 
 _STEM_MAX: Final = 150
 """Characters of a file's name taken from a peer's; leaves room for endings within the 255 of a file system."""
@@ -145,8 +145,8 @@ def credentials(
     key: OwnKey = None,
     server_key: BrokerKeys = None,
     insecure: bool = False,
-) -> tuple[Certificate | None, Mapping[str, str]]:
-    """What a ``DealerChannel`` of the peer ``name`` needs: its own key pair and the public key of each broker.
+) -> dict[str, CurveClient]:
+    """Return what the peer ``name`` proves itself with at each broker: its own key pair, and the broker's public key.
 
     Args:
         base_dir: see the module; None: ``default_base_dir()``, since a name belongs to its key for good.
@@ -157,7 +157,7 @@ def credentials(
             in the default folder; "": speak plaintext, although there may be such a file.
         insecure: plaintext may go to another machine.
 
-    Returns (None, {}), plaintext, when no key of a broker is known and every endpoint is on this machine.
+    {} is plaintext: no key of a broker is known, and every endpoint is on this machine.
 
     Raises:
         ConfigError: a key is wrong, or one is missing for an endpoint of another machine.
@@ -176,16 +176,16 @@ def credentials(
         one = broker_key(server_key) if server_key is not None else found
         known = dict.fromkeys(endpoints, one) if one is not None else {}
     if not known and (insecure or not needs_curve(endpoints)):
-        return None, {}
+        return {}
     missing = [endpoint for endpoint in endpoints if endpoint not in known]
     if missing:
         raise ConfigError(
             f"{missing[0]}: the broker's public key is not known, and CURVE is needed off this machine; give it "
             "(40 characters of Z85, or its .key file)"
         )
-    if isinstance(key, Certificate):
-        return key, known
-    return (load(Path(key)) if key is not None else own_certificate(folder, name)), known
+    if not isinstance(key, Certificate):
+        key = load(Path(key)) if key is not None else own_certificate(folder, name)
+    return {endpoint: CurveClient(key, known[endpoint]) for endpoint in endpoints}
 
 
 def needs_curve(endpoints: Sequence[str]) -> bool:

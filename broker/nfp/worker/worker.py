@@ -338,7 +338,7 @@ class Worker:
             raise ConfigError(f"{self.slots} jobs at a time, expected 1 to {SLOTS_MAX}")
         if self._channel is not None:
             return Session(self, self._channel, None)
-        certificate, keys = credentials(
+        curves = credentials(
             self.state_dir,
             self.name,
             self.brokers,
@@ -352,8 +352,7 @@ class Worker:
             self.brokers,
             identity=self.name,
             sender=Sender.WORKER,
-            certificate=certificate,
-            server_keys=keys,
+            curves=curves,
             open_timeout_s=self.open_timeout_s,
             **means,
         )
@@ -361,8 +360,8 @@ class Worker:
             NfpClient,
             self.name + CLIENT_OF_WORKER,
             broker=self.brokers,
-            server_key=dict(keys) or PLAINTEXT,
-            key=certificate,
+            server_key={endpoint: each.server_key for endpoint, each in curves.items()} or PLAINTEXT,
+            key=next((each.certificate for each in curves.values()), None),
             state_dir=self.folder,
             **means,
         )

@@ -16,7 +16,7 @@ from broker.nfp.names import Command, Sender
 from broker.nfp.peer import dealer, session
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.targets import ANY
-from broker.transport.curve import generate
+from broker.transport.curve import CurveClient, generate
 from broker.transport.zeromq.dialing import open_connection
 from tests.live.ports import free_endpoint
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
@@ -44,7 +44,9 @@ class Story:
         return [each[0] for each in self.told]
 
 
-def channel(*endpoints, **options):
+def channel(*endpoints, ours=None, theirs="", **options):
+    """`ours` is our certificate, `theirs` the public key of the brokers."""
+    options.setdefault("curves", dict.fromkeys(endpoints, CurveClient(ours, theirs)) if ours else {})
     options.setdefault("open_timeout_s", 0.05)
     options.setdefault("failover_s", 0.1)
     return DealerChannel(endpoints, identity="c1", sender=Sender.CLIENT, **options)
@@ -289,16 +291,14 @@ def test_curve_works_and_a_wrong_key_of_the_broker_is_said_once(caplog):
         ours, theirs, other = generate(), generate(), generate()
         story = Story()
         with RawBroker(curve=theirs) as broker:
-            wrong = channel(broker.endpoint, certificate=ours, server_keys=other.public_key, failover_s=0)
+            wrong = channel(broker.endpoint, ours=ours, theirs=other.public_key, failover_s=0)
             wrong.start(story, dict)
             await until(lambda: "probably not" in wrong.trouble)
             assert other.public_key in wrong.trouble
             await until(lambda: wrong._failures._hangups[broker.endpoint] > 3)
             await wrong.close()
             assert story.told == []
-            right = channel(
-                broker.endpoint, certificate=ours, server_keys={broker.endpoint: theirs.public_key}
-            )
+            right = channel(broker.endpoint, ours=ours, theirs=theirs.public_key)
             right.start(story, dict)
             await broker.take_open()
             broker.answer_open("c1")
@@ -320,7 +320,7 @@ def test_curve_on_one_side_only_is_said():
             way.start(Story(), dict)
             await until(lambda: "CURVE" in way.trouble)
             await way.close()
-            way = channel(plain.endpoint, certificate=ours, server_keys=theirs.public_key, failover_s=0)
+            way = channel(plain.endpoint, ours=ours, theirs=theirs.public_key, failover_s=0)
             way.start(Story(), dict)
             await until(lambda: "CURVE" in way.trouble)
             await way.close()
@@ -329,19 +329,14 @@ def test_curve_on_one_side_only_is_said():
 
 
 def test_configurations_that_cannot_work_are_refused():
-    key = generate()
     with pytest.raises(ConfigError, match="1 to 64"):
         channel()
     with pytest.raises(ConfigError, match="different"):
         channel("tcp://127.0.0.1:1", "tcp://127.0.0.1:1")
     with pytest.raises(ConfigError, match="HOST:PORT"):
         channel("tcp://127.0.0.1")
-    with pytest.raises(ConfigError, match="no public key"):
-        channel("tcp://127.0.0.1:1", certificate=key)
-    with pytest.raises(ConfigError, match="none of our own"):
-        channel("tcp://127.0.0.1:1", server_keys=key.public_key)
     with pytest.raises(ConfigError, match="name"):
-        DealerChannel(["tcp://127.0.0.1:1"], identity="", sender=Sender.CLIENT)
+        DealerChannel(["tcp://127.0.0.1:1"], identity="", sender=Sender.CLIENT, curves={})
 
 
 def test_plaintext_off_this_machine_is_refused_and_said():
@@ -402,7 +397,7 @@ def test_attempts_that_fail_leave_no_descriptor():
         with RawBroker() as plain:
             before = len(os.listdir("/proc/self/fd"))
             for endpoint in (plain.endpoint, nobody):
-                way = channel(endpoint, certificate=keys[0], server_keys=keys[1].public_key, failover_s=0)
+                way = channel(endpoint, ours=keys[0], theirs=keys[1].public_key, failover_s=0)
                 way.start(Story(), dict)
                 await until(lambda way=way: way.trouble and "no answer yet" not in way.trouble)
                 await way.close()
@@ -418,7 +413,7 @@ def test_another_thread_sends_while_the_loop_is_blocked():
     async def main():
         ours, theirs = generate(), generate()
         with RawBroker(curve=theirs, opens=True) as broker:
-            way = channel(broker.endpoint, certificate=ours, server_keys=theirs.public_key)
+            way = channel(broker.endpoint, ours=ours, theirs=theirs.public_key)
             story = Story()
             way.start(story, dict)
             await broker.take_open()
@@ -479,7 +474,9 @@ def test_a_worker_that_hears_nothing_says_what_that_may_be(sender, speaks, monke
 
     async def main():
         with RawBroker() as broker:
-            way = DealerChannel([broker.endpoint], identity="c1", sender=sender, open_timeout_s=0.05)
+            way = DealerChannel(
+                [broker.endpoint], identity="c1", sender=sender, curves={}, open_timeout_s=0.05
+            )
             way.start(Story(), dict)
             await until(lambda: not way.trouble.startswith("tcp") or "said nothing" in way.trouble)
             if speaks:

@@ -7,7 +7,7 @@ import zmq.auth
 
 from broker.errors import ConfigError
 from broker.nfp.peer import keys
-from broker.transport.curve import generate, save
+from broker.transport.curve import CurveClient, generate, save
 from tests.tables import for_each
 
 
@@ -71,32 +71,36 @@ def test_what_a_channel_needs(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     here, away = ["tcp://127.0.0.1:1"], ["tcp://broker.example:1", "tcp://127.0.0.1:1"]
     theirs = generate().public_key
-    assert keys.credentials(tmp_path, "w1", here) == (None, {})
-    ours, known = keys.credentials(tmp_path, "w1", here, server_key=theirs)
-    assert (ours, known) == (keys.own_certificate(tmp_path, "w1"), {here[0]: theirs})
+    assert keys.credentials(tmp_path, "w1", here) == {}
+    known = keys.credentials(tmp_path, "w1", here, server_key=theirs)
+    assert known == {here[0]: CurveClient(keys.own_certificate(tmp_path, "w1"), theirs)}
     given = generate()
     save(given, tmp_path / "mine")
     for key in (given, tmp_path / "mine"):
-        found, known = keys.credentials(tmp_path, "w1", away, key=key, server_key=dict.fromkeys(away, theirs))
-        assert (found.public_key, known) == (given.public_key, dict.fromkeys(away, theirs))
+        known = keys.credentials(tmp_path, "w1", away, key=key, server_key=dict.fromkeys(away, theirs))
+        assert list(known) == away
+        assert {(each.certificate.public_key, each.server_key) for each in known.values()} == {
+            (given.public_key, theirs)
+        }
     with pytest.raises(ConfigError, match=r"broker\.example:1: the broker's public key is not known"):
         keys.credentials(tmp_path, "w1", away)
     keys.default_base_dir().mkdir(parents=True)
     for folder in (keys.default_base_dir(), tmp_path):  # the second one goes first
         made = generate().public
         save(made, folder / "broker.key")
-        assert keys.credentials(tmp_path, "w1", away)[1] == dict.fromkeys(away, made.public_key)
+        known = keys.credentials(tmp_path, "w1", away)
+        assert [each.server_key for each in known.values()] == [made.public_key] * len(away)
 
 
 def test_plaintext_on_purpose(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     away = ["tcp://broker.example:1"]
-    assert keys.credentials(tmp_path, "w1", away, insecure=True) == (None, {})
+    assert keys.credentials(tmp_path, "w1", away, insecure=True) == {}
     save(generate().public, tmp_path / "broker.key")
-    assert keys.credentials(tmp_path, "w1", away, insecure=True)[1].keys() == set(away)
+    assert keys.credentials(tmp_path, "w1", away, insecure=True).keys() == set(away)
     for endpoints, insecure in ((["tcp://127.0.0.1:1"], False), (away, True)):
         plain = keys.credentials(tmp_path, "w2", endpoints, server_key=keys.PLAINTEXT, insecure=insecure)
-        assert plain == (None, {})
+        assert plain == {}
     with pytest.raises(ConfigError, match="not known"):
         keys.credentials(tmp_path, "w2", away, server_key=keys.PLAINTEXT)
     assert not (tmp_path / "peers" / "w2.key_secret").exists()
