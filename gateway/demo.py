@@ -106,7 +106,7 @@ async def measure(rank: int, h: Handle) -> None:
     """A thermometer: one event a second."""
     for number in itertools.count(rank):
         celsius = round(20 + rank + math.sin(number / 10), 1)
-        await h.publish(f"sensor.rank{rank}.temperature", {"celsius": celsius})
+        await h.publish(f"sensor.rank{rank}", {"celsius": celsius})
         await asyncio.sleep(READ_S)
 
 

@@ -142,7 +142,7 @@ def test_the_demo_is_a_board_that_lives_and_that_the_printed_line_breaks():
             "shop.report",
             "shop.watch",
             "shop.sold",
-            "sensor.rank1.temperature",
+            "sensor.rank1",
         }
 
         def figures():
