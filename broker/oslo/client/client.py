@@ -157,9 +157,7 @@ class Client:
         self.fanouts = Fanouts(context)
         self.notifications = Notifications(context)
         self._senders = (self.calls, self.casts, self.fanouts, self.notifications)
-        self.registrations = ListenerRegistrations(
-            reactor, settings, folder, self.counters, self.post, routes.home_is, routes.lists
-        )
+        self.registrations = ListenerRegistrations(context)
 
     def post(self, call: Callable[..., None], *args: Any) -> bool:
         """Have ``call`` called in the thread of the sockets. False: it is over, or we are in a forked child."""

@@ -22,8 +22,6 @@ import msgspec
 import zmq
 
 from broker.nesting import decoder
-from broker.oslo.client.links import TrustedFolder
-from broker.oslo.contract import Settings
 from broker.oslo.frames import (
     HANDSHAKE_LETTER,
     NO_ID,
@@ -35,13 +33,14 @@ from broker.oslo.frames import (
     new_id,
 )
 from broker.oslo.names import REASONS, Pipeline, Reason, control_file, exit_file
-from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor import Timer
 from broker.oslo.reactor.link import Link
 from broker.oslo.reactor.socket import Frames, Outcome
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, Tuning
 from broker.oslo.records import Opened, Opening, to_json
 
 if TYPE_CHECKING:
+    from broker.oslo.client.client import ClientContext
     from broker.oslo.client.registrations import ListenerRegistrations
 
 PULSE_S: Final = 1.0
@@ -97,9 +96,7 @@ class ControlLink(Link):
 
     def __init__(
         self,
-        reactor: Reactor,
-        settings: Settings,
-        folder: TrustedFolder,
+        context: ClientContext,
         pipeline: Pipeline,
         registrations: ListenerRegistrations,
         deliver: Callable[[Pipeline, Envelope, list[bytes]], None],
@@ -112,8 +109,9 @@ class ControlLink(Link):
         self._pulse_waits = False
         self._was_lost = False
         self._timer: Timer | None = None
+        settings, folder = context.settings, context.folder
         super().__init__(
-            reactor,
+            context.reactor,
             zmq.DEALER,
             folder.endpoint(control_file(pipeline)),
             self.on_proxy_message,
@@ -124,7 +122,7 @@ class ControlLink(Link):
             outbox_bytes=settings.outbox_bytes,
         )
         self.flushed = self._on_flushed
-        self._timer = reactor.call_later(PULSE_S, self._pulse)
+        self._timer = context.reactor.call_later(PULSE_S, self._pulse)
 
     # ------------------------------------------------------------ listeners
 
@@ -272,26 +270,20 @@ class FanoutSubscriptions(Link):
         take: takes the frames of a message that is no answer to a token.
     """
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        settings: Settings,
-        folder: TrustedFolder,
-        take: Callable[[list[bytes]], None],
-    ) -> None:
+    def __init__(self, context: ClientContext, take: Callable[[list[bytes]], None]) -> None:
         self._take = take
         self._filters: Counter[bytes] = Counter()
         self._tokens: dict[bytes, list[Confirmed]] = {}
         self._timer: Timer | None = None
         self._tries = 0
         super().__init__(
-            reactor,
+            context.reactor,
             zmq.SUB,
-            folder.endpoint(exit_file(Pipeline.FANOUT)),
+            context.folder.endpoint(exit_file(Pipeline.FANOUT)),
             self._on_proxy_message,
-            tuning=Tuning(max_bytes=settings.message_bytes_max),
+            tuning=Tuning(max_bytes=context.settings.message_bytes_max),
             receive_msgs=PUBLISH_MSGS,
-            usable=folder.usable,
+            usable=context.folder.usable,
         )
 
     def subscribe(self, data: bytes, confirmed: Confirmed) -> None:

@@ -10,22 +10,21 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.backoff import Backoff
 from broker.oslo.client.delivery import Delivery
-from broker.oslo.client.inbox import ClientInbox, Post, ReceivedMessage
-from broker.oslo.client.links import TrustedFolder
+from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
 from broker.oslo.client.proxy_links import ControlLink, FanoutSubscriptions
-from broker.oslo.contract import Settings
 from broker.oslo.frames import Kind, encode, fanout_filter, not_repeated
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
-from broker.oslo.reactor import Reactor, Timer
-from broker.oslo.reactor.counters import Counters
+from broker.oslo.reactor import Timer
 from broker.oslo.reactor.socket import Frames, Outcome
-from broker.oslo.records import Opened, Record
+from broker.oslo.records import Opened
+
+if TYPE_CHECKING:
+    from broker.oslo.client.client import ClientContext
 
 SETTLE_S: Final = 0.03
 """After the last CLOSED nothing more is expected when for so long nothing came: what libzmq had under way."""
@@ -44,34 +43,18 @@ KNOWN_MAX: Final = 4096
 
 
 class ListenerRegistrations:
-    """The listeners of one client.
+    """The listeners of one client."""
 
-    Args:
-        home_is: is told the name of our node.
-        is_listed: whether the directory says where a listener listens, by the pipelines that have confirmed it.
-    """
-
-    def __init__(
-        self,
-        reactor: Reactor,
-        settings: Settings,
-        folder: TrustedFolder,
-        counters: Counters,
-        post: Post,
-        home_is: Callable[[str], None],
-        is_listed: Callable[[str, Sequence[Record], set[Pipeline], Opened | None], bool],
-    ) -> None:
-        self._reactor = reactor
-        self._settings = settings
-        self._folder = folder
-        self._counters = counters
-        self._post = post
-        self._home_is = home_is
-        self._is_listed = is_listed
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
+        self._reactor = context.reactor
+        self._settings = context.settings
+        self._routes = context.routes
+        self._counters = context.counters
         self._ending: dict[str, set[Pipeline]] = {}
         self._controls: dict[Pipeline, ControlLink] = {}
         self._fanouts: FanoutSubscriptions | None = None
-        delivery = self._delivery = Delivery(reactor, counters, self._send)
+        delivery = self._delivery = Delivery(context.reactor, context.counters, self._send)
         self._inboxes = delivery.inboxes
         self._closed = False
         self._given_back = GivenBack()
@@ -90,14 +73,16 @@ class ListenerRegistrations:
         if inbox.rpc:
             record = inbox.records[0]
             key = (record.exchange, record.topic)
-            inbox.missing = self._there({
-                Pipeline.CALL: (control_file(Pipeline.CALL),),
-                Pipeline.CAST: (control_file(Pipeline.CAST),),
-                Pipeline.FANOUT: (exit_file(Pipeline.FANOUT),),
-            }) or {Pipeline.CALL}  # fmt: skip
+            files = {
+                Pipeline.CALL: control_file(Pipeline.CALL),
+                Pipeline.CAST: control_file(Pipeline.CAST),
+                Pipeline.FANOUT: exit_file(Pipeline.FANOUT),
+            }
+            folder = self._settings.ipc_dir
+            there = {each for each, name in files.items() if os.path.exists(os.path.join(folder, name))}
+            inbox.missing = there or {Pipeline.CALL}
             if self._fanouts is None:
-                fanout = self._delivery.fanout
-                self._fanouts = FanoutSubscriptions(self._reactor, self._settings, self._folder, fanout)
+                self._fanouts = FanoutSubscriptions(self._context, self._delivery.fanout)
             self._fanouts.subscribe(fanout_filter(*key), lambda opened: self._hears_fanouts(inbox, opened))
         else:
             inbox.missing = {Pipeline.NOTIFY}
@@ -109,19 +94,10 @@ class ListenerRegistrations:
     def _control(self, pipeline: Pipeline) -> ControlLink:
         link = self._controls.get(pipeline)
         if link is None:
-            link = ControlLink(
-                self._reactor, self._settings, self._folder, pipeline, self, self._delivery.message
+            link = self._controls[pipeline] = ControlLink(
+                self._context, pipeline, self, self._delivery.message
             )
-            self._controls[pipeline] = link
         return link
-
-    def _there(self, files: dict[Pipeline, tuple[str, ...]]) -> set[Pipeline]:
-        folder = self._settings.ipc_dir
-        return {
-            pipeline
-            for pipeline, names in files.items()
-            if all(os.path.exists(os.path.join(folder, name)) for name in names)
-        }
 
     def _hears_fanouts(self, inbox: ClientInbox, opened: Opened) -> None:
         self._delivery.counts_from(opened.incarnation)
@@ -136,7 +112,7 @@ class ListenerRegistrations:
 
     def _await_listed(self, inbox: ClientInbox) -> None:
         """Registered everywhere; the directory tells us so, too, within milliseconds when it is there."""
-        if self._is_listed(inbox.listener, inbox.records, inbox.confirmed, inbox.fanouts_by):
+        if self._routes.lists(inbox.listener, inbox.records, inbox.confirmed, inbox.fanouts_by):
             inbox.ready.set()
         elif self._reactor.now() < inbox.begun_s + self._settings.ready_s:  # its caller waits no longer
             self._reactor.call_later(LISTED_LOOK_S, self._await_listed, inbox)
@@ -145,7 +121,7 @@ class ListenerRegistrations:
 
     def on_opened(self, pipeline: Pipeline, listener: str, opened: Opened) -> None:
         """The proxy has registered it; possibly once more."""
-        self._home_is(opened.node)
+        self._routes.home_is(opened.node)
         inbox = self._inboxes.get(listener)
         if inbox is not None:
             if opened.message_bytes_max:
