@@ -248,12 +248,13 @@ class PeerStore(StoreThread[Any], Generic[View]):
         now, keep_s = self._clock.now(), self.retention.keep_s
         due = []
         for group, kept_s in ((self._over, keep_s), (self._owing, max(keep_s, KEEP_UNSETTLED_S))):
-            for uuid in list(group):
-                left_s = self.jobs[uuid].ended_at + kept_s - now
+            while group:
+                first = next(iter(group))
+                left_s = self.jobs[first].ended_at + kept_s - now
                 if left_s > 0:
                     due.append(left_s)
                     break
-                self.drop(uuid)
+                self.drop(first)
         while self._crowded() and (first := next(iter(self._over or self._owing), "")):
             self.drop(first)
         if due and self._sweeper is None:
