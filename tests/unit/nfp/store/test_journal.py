@@ -20,6 +20,7 @@ from broker.nfp.records import (
     Pinned,
     Returned,
     Snapshot,
+    StoredJob,
     WorkerLeft,
     WorkerSeen,
 )
@@ -123,9 +124,8 @@ def test_a_job_comes_back_as_it_was_put(path):
         ),
     ],
 )  # fmt: skip
-def test_what_becomes_of_a_part(tmp_path_factory, operations, expected):
-    path = tmp_path_factory.mktemp("part") / "nfp.db"
-    assert parts(job_after(path, *operations)) == (expected,)
+def test_what_becomes_of_a_part(operations, expected):
+    assert parts(StoredJob(job("u"), 0.0, 0.0, tuple(operations))) == (expected,)
 
 
 def test_an_owner_that_a_client_was_told_of_stays(path):
