@@ -409,4 +409,14 @@ class Gateway:
         if self.hook is not None:
             self.hook.close()
         self.identity.close()
+        counters = self.sessions.counters
+        log.info(
+            "gateway has left after %.0f s: %d sessions, %d calls, %d events published, %d refused, %d denied",
+            self.store.wall() - self.sessions.started_at,
+            sum(counters.opened.values()),
+            counters.requests,
+            counters.published,
+            counters.refused + counters.limited,
+            counters.denied,
+        )
         self.store.close()

@@ -146,6 +146,15 @@ async def _leave(node: Node, company: contextlib.AsyncExitStack) -> None:
     except Exception:
         log.exception("rank %d: what ran beside the broker did not leave well", node.rank)
     await node.stop()
+    counters = node.broker.router.counters
+    log.info(
+        "rank %d has left after %.0f s: %d messages came in, %d requests were refused, %d messages dropped",
+        node.rank,
+        node.lifecycle.age_s(),
+        sum(counters.received().values()),
+        counters.refused_requests,
+        sum(counters.drops.values()),
+    )
 
 
 def keep_log(node: Node) -> None:

@@ -40,7 +40,7 @@ class Lifecycle:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._since = now()
+        self._began = self._since = now()
         self.state: str = STATES[0]
         self.watchers: list[Callable[[str], None]] = []
 
@@ -53,6 +53,10 @@ class Lifecycle:
     def leaving(self) -> bool:
         """True from cleanup on."""
         return self.number >= CLEANUP
+
+    def age_s(self) -> float:
+        """Seconds since it was made."""
+        return self._now() - self._began
 
     def in_state_s(self) -> float:
         """Seconds since the state began."""

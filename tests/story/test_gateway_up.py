@@ -166,6 +166,26 @@ def test_the_demo_is_a_board_that_lives_and_that_the_printed_line_breaks():
 
 
 @pytest.mark.patient
+def test_the_log_ends_with_what_each_has_done():
+    with up("--size", "2", "--nfp", "--verbose", "--broker-set", "nfp.endpoint=tcp://127.0.0.1:*") as (
+        process,
+        lines,
+    ):
+        in_another_terminal(lines, 'headgate rpc no.such || headgate rpc attr.get \'{"name": "size"}\'')
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()
+        assert process.wait(20) == 0
+        told = [line.partition(" INFO ")[2] for line in said.splitlines() if "has left after" in line]
+        figures = {who: rest for who, _, rest in (line.partition(" has left after ") for line in told)}
+        assert re.fullmatch(
+            r"\d+ s: [1-9]\d* messages came in, [1-9]\d* requests were refused, .*", figures["rank 0"]
+        )
+        assert re.fullmatch(r"\d+ s: [1-9]\d* messages came in, .*", figures["rank 1"])
+        assert re.fullmatch(r"\d+ s: 0 sessions, 0 calls, .*", figures["gateway"])
+        assert re.fullmatch(r"\d+ s: 0 jobs came, .*", figures["NFPBroker"])
+
+
+@pytest.mark.patient
 def test_who_drains_its_gateway_by_a_call_ends_all_of_it():
     drain = ASK.replace('"attr.get", {"name": "size"}', '"gateway.drain", {"reason": "tried"}').replace(
         '["value"]', ""

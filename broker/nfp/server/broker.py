@@ -236,6 +236,15 @@ class NfpBroker:
         while self.loop.time() < deadline and any(peer.waiting[0] for peer in self.peers()):  # noqa: ASYNC110 - of how many nobody tells
             await asyncio.sleep(_POLL_S)
         await self._close()
+        counts = self.dispatcher.counts
+        log.info(
+            "%s has left after %.0f s: %d jobs came, %d were done, %d requests refused",
+            self.name,
+            self.uptime_s,
+            counts.submitted,
+            counts.done,
+            counts.denied,
+        )
 
     async def _close(self) -> None:
         if self._closed:
