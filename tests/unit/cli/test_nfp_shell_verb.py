@@ -14,8 +14,7 @@ from prompt_toolkit.output import DummyOutput
 from broker.cli import exits
 from broker.cli.exits import UsageError
 from broker.cli.main import main
-from broker.cli.nfp.completion import COMMANDS, OPTIONS, Catalog
-from broker.cli.nfp.shell import TaskLine, completer, read, typed_lines
+from broker.cli.nfp.shell import COMMANDS, OPTIONS, Catalog, TaskLine, completer, read, typed_lines
 from broker.extras import lacking
 from tests.live.nfp import nfp_broker
 from tests.tables import for_each
