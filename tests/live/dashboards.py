@@ -20,8 +20,10 @@ from broker.errors import HeadgateError
 
 PREFIXES = ("t.", "secret.", "alone.")
 """What is subscribed to: of ``secret.`` and what is private somebody sees nothing."""
-WINDOW = 64
-"""Publications under way at a time."""
+TICK_S = 0.01
+"""How often it is published."""
+BURST = 100
+"""Events in a tick at the most."""
 
 
 class Seen(NamedTuple):
@@ -144,26 +146,27 @@ class Publisher:
 
     async def _publish(self, handle: broker.client.Handle) -> None:
         clock = asyncio.get_running_loop().time
-        began, count, under_way = clock(), 0, set[asyncio.Task[None]]()
-        try:
-            while not self.leaving and handle.ended is None:
-                while count < (clock() - began) * self.per_s and len(under_way) < WINDOW:
-                    count += 1
-                    task = asyncio.get_running_loop().create_task(self._one(handle, len(self.tried)))
-                    under_way.add(task)
-                    await asyncio.sleep(0)  # in this order
-                under_way = {task for task in under_way if not task.done()}
-                await asyncio.sleep(0.002)
-        finally:
-            await asyncio.gather(*under_way)
+        began, count = clock(), 0
+        while not self.leaving and handle.ended is None:
+            due = int((clock() - began) * self.per_s) - count
+            if due > 0:
+                count += due
+                await self._some(handle, min(due, BURST))
+            await asyncio.sleep(TICK_S)
 
-    async def _one(self, handle: broker.client.Handle, ident: int) -> None:
-        topic = PREFIXES[2] if ident % 10 == 9 else PREFIXES[1] if ident % 10 == 4 else PREFIXES[0]
-        topic += str(ident % 7)
-        self.tried[ident] = topic
-        with contextlib.suppress(HeadgateError):  # nobody knows then whether it was numbered
-            await handle.publish(topic, {"id": ident}, private=topic.startswith(PREFIXES[2]))
-            self.certain[ident] = topic
+    async def _some(self, handle: broker.client.Handle, number: int) -> None:
+        """Event messages, and one by a call: its answer says that those in front of it have numbers, too."""
+        some = {}
+        for ident in range(len(self.tried), len(self.tried) + number):
+            kind = 2 if ident % 10 == 9 else 1 if ident % 10 == 4 else 0
+            some[ident] = f"{PREFIXES[kind]}{ident % 7}"
+        self.tried |= some
+        *ahead, last = some.items()
+        for ident, topic in ahead:
+            handle.publish_nowait(topic, {"id": ident}, private=topic.startswith(PREFIXES[2]))
+        ident, topic = last
+        await handle.publish(topic, {"id": ident}, private=topic.startswith(PREFIXES[2]))
+        self.certain |= some
 
 
 def wrong(publisher: Publisher, dashboards: Iterable[Dashboard], *, until: int) -> list[str]:
