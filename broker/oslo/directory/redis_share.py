@@ -176,8 +176,8 @@ class RedisHost:
         """Start the thread."""
         self._thread = natives.start_thread(self._run, f"headgate-{self.name}")
 
-    def put(self, state: State) -> None:
-        """Write ``state`` soon, and renew its lease until ``remove``."""
+    def announce(self, state: State) -> None:
+        """Write ``state`` soon, and renew its lease until ``withdraw``."""
         with self._lock:
             self._wanted[state.place] = state
             self._away.discard(state.place)
@@ -188,7 +188,7 @@ class RedisHost:
             if place in self._wanted:
                 self._away.add(place)
 
-    def remove(self, place: Place) -> None:
+    def withdraw(self, place: Place) -> None:
         """Take the state there back, when it was ours."""
         with self._lock:
             self._away.discard(place)
@@ -462,7 +462,7 @@ class RedisShare:
     """All Redis hosts of one node's directory; its threads run from the beginning until ``close``.
 
     Args:
-        reactor: whose thread is told what was read, and calls ``announce`` and ``withdraw``.
+        reactor: whose thread is told what was read.
         config: of the node. ``redis`` are URLs: ``redis://[user:password@]host:port[/db]``, ``rediss://``, ``unix://``,
             or ``sentinel://[user:password@]host:port[,host:port]/service[/db]``; none: nothing is shared.
         replica: what is fed; the sources are called ``redis:0`` and so on.
@@ -472,7 +472,6 @@ class RedisShare:
     """
 
     def __init__(self, reactor: Reactor, config: NodeConfig, replica: Replica) -> None:
-        self.kind = "redis"
         self._reactor = reactor
         self._replica = replica
         self._seen: set[str] = set()
@@ -489,21 +488,6 @@ class RedisShare:
     def heard_all(self) -> bool:
         """True once each host has told all it knows, or could not be reached."""
         return all(host.name in self._seen for host in self.hosts)
-
-    def announce(self, state: State) -> None:
-        """One of our own pipelines announced ``state``."""
-        for host in self.hosts:
-            host.put(state)
-
-    def withdraw(self, place: Place) -> None:
-        """One of our own pipelines has ended."""
-        for host in self.hosts:
-            host.remove(place)
-
-    def away(self, place: Place) -> None:
-        """One of our own pipelines is started again in a moment."""
-        for host in self.hosts:
-            host.away(place)
 
     def status(self) -> list[dict[str, Any]]:
         """For status; no password."""

@@ -19,7 +19,7 @@ from broker.oslo import frames
 from broker.oslo.directory import wire
 from broker.oslo.directory.admission import Admission, Announcers, LocalAdmission
 from broker.oslo.directory.link import DirectoryLink
-from broker.oslo.directory.redis_share import RedisShare
+from broker.oslo.directory.redis_share import RedisHost, RedisShare
 from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
 from broker.oslo.directory.replica import HERE, Replica
 from broker.oslo.directory.subscribers import SENT_MSGS, DirectorySubscribers
@@ -142,7 +142,6 @@ class Uplinks:
         incarnation: int,
         certificate: Certificate | None = None,
     ) -> None:
-        self.kind = "uplinks"
         self._reactor = reactor
         self._replica = replica
         self._config = config
@@ -188,21 +187,6 @@ class Uplinks:
     def heard_all(self) -> bool:
         """True when each directory has told all it knows, or is ourselves."""
         return all(link.closed or self._replica.told_all(link.endpoint) for link in self.links)
-
-    def announce(self, state: State) -> None:
-        """One of our own pipelines announced ``state``."""
-        for link in self.links:
-            link.announce(state)
-
-    def withdraw(self, place: Place) -> None:
-        """One of our own pipelines has ended."""
-        for link in self.links:
-            link.withdraw(place)
-
-    def away(self, place: Place) -> None:
-        """One of our own pipelines is started again in a moment."""
-        for link in self.links:
-            link.away(place)
 
     def status(self) -> list[dict[str, Any]]:
         """For status."""
@@ -253,7 +237,8 @@ class DirectoryServer:
         self._config = config
         self._local: list[DirectorySubscribers] = []
         self._remote: list[DirectorySubscribers] = []
-        self._shares: list[Uplinks | RedisShare] = []
+        self._uplinks: Uplinks | None = None
+        self._redis: RedisShare | None = None
         self._burst = ChangesForOthers(reactor, self._tell_others)
         self._admission: Admission | None = None
         self._port: TcpPort | None = None
@@ -264,6 +249,16 @@ class DirectoryServer:
         self._next: Timer | None = None
         self._lines = Throttle(QUIET_S)
         self.replica.on_state.append(self._told_locally)
+
+    @property
+    def _shares(self) -> list[Uplinks | RedisShare]:
+        return [each for each in (self._uplinks, self._redis) if each is not None]
+
+    @property
+    def _peers(self) -> list[DirectoryLink | RedisHost]:
+        """Who is told what our own pipelines announce: other directories, and hosts of Redis, by the same words."""
+        links = [] if self._uplinks is None else self._uplinks.links
+        return [*links, *([] if self._redis is None else self._redis.hosts)]
 
     @property
     def _sockets(self) -> list[DirectorySubscribers]:
@@ -284,8 +279,8 @@ class DirectoryServer:
             self._open_local()
             if config.host:
                 self._open_tcp(certificate)
-            self._shares.append(Uplinks(self._reactor, config, self.replica, self.incarnation, certificate))
-            self._shares.append(RedisShare(self._reactor, config, self.replica))
+            self._uplinks = Uplinks(self._reactor, config, self.replica, self.incarnation, certificate)
+            self._redis = RedisShare(self._reactor, config, self.replica)
         except BaseException:
             self._close()
             raise
@@ -307,9 +302,8 @@ class DirectoryServer:
         """
         if self._admission is not None:
             self._admission.change(config, "" if certificate is None else certificate.public_key)
-        for share in self._shares:
-            if isinstance(share, Uplinks):
-                share.renew(config, certificate)
+        if self._uplinks is not None:
+            self._uplinks.renew(config, certificate)
         if certificate is not None and self._port is not None and certificate.public_key != self._key:
             try:
                 self._port.renew(certificate)
@@ -438,8 +432,8 @@ class DirectoryServer:
             answer = self.registry.leave(owner, message.body, now)
         if answer.away is not None and owner == LOCAL_OWNER:
             self._burst.flush()
-            for share in self._shares:
-                share.away(answer.away)
+            for peer in self._peers:
+                peer.away(answer.away)
         for news in answer.news:
             self._publish(news)
         if answer.unknown:
@@ -472,8 +466,8 @@ class DirectoryServer:
         if news.kind is DirectoryKind.GONE:
             for gone in news.body:
                 self._burst.drop(gone.place)
-                for share in self._shares:
-                    share.withdraw(gone.place)
+                for peer in self._peers:
+                    peer.withdraw(gone.place)
             self._tell_remote(news)
         elif all(self.registry.owner(state.place) == LOCAL_OWNER for state in news.body.states):
             for state in news.body.states:
@@ -485,9 +479,9 @@ class DirectoryServer:
     def _tell_others(self, states: tuple[State, ...]) -> None:
         """Our own pipelines have changed: tell it at our TCP port, to other directories, and to Redis."""
         self._tell_remote(DirectoryMessage(DirectoryKind.STATES, States(states)))
-        for share in self._shares:
+        for peer in self._peers:
             for state in states:
-                share.announce(state)
+                peer.announce(state)
 
     def _tell_remote(self, news: DirectoryMessage) -> None:
         for each in self._remote:
@@ -512,9 +506,8 @@ class DirectoryServer:
             self._publish(news)
         self.replica.tick(now)
         self._gather(False)
-        for share in self._shares:
-            if isinstance(share, Uplinks):
-                share.tick()
+        if self._uplinks is not None:
+            self._uplinks.tick()
         for each in self._sockets:
             each.tick(tick_s)
 
@@ -539,7 +532,8 @@ class DirectoryServer:
             **self.counts,
             "registry": dict(self.registry.counts),
             "replica": self.replica.status(),
-            **{share.kind: share.status() for share in self._shares},
+            "uplinks": [] if self._uplinks is None else self._uplinks.status(),
+            "redis": [] if self._redis is None else self._redis.status(),
         }
 
     def _say(self, about: str, text: str, *values: object) -> None:

@@ -133,7 +133,7 @@ def test_a_node_that_dies_is_gone_after_its_lease(reactor, tmp_path, closing, se
     share = share_with(reactor, server, replica, "n2", lease_s=1.0)
     closing.append(share)
     dying = share_with(reactor, server, Replica(), "n3", lease_s=0.5)
-    dying.announce(state("n3", records=[rpc("of-n3")]))
+    dying.hosts[0].announce(state("n3", records=[rpc("of-n3")]))
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n3"])
     dying.close()
     turn_until(reactor, lambda: listeners(replica) == ["of-n1"])
@@ -340,7 +340,7 @@ def test_a_reader_that_falls_behind_reads_what_is_there_later(reactor, closing, 
     while share.hosts[0].counts["heard"] < 5:  # the reactor is not turned: nothing is taken
         assert time.monotonic() < ends
         count += 1
-        writer.announce(state("n2", version=count, records=[rpc(f"l{count}")]))
+        writer.hosts[0].announce(state("n2", version=count, records=[rpc(f"l{count}")]))
         time.sleep(0.01)
     assert share.hosts[0].counts["read"] <= 2
     turn_until(reactor, lambda: listeners(replica) == [f"l{count}"] and replica.synced)
@@ -349,11 +349,11 @@ def test_a_reader_that_falls_behind_reads_what_is_there_later(reactor, closing, 
 def test_changes_that_follow_soon_are_written_and_read_together(reactor, closing, server):
     share, replica = share_of(reactor, server, closing, "n1")
     writer, _ = share_of(reactor, server, closing, "n2")
-    writer.announce(state("n2", records=[rpc("l0")]))
+    writer.hosts[0].announce(state("n2", records=[rpc("l0")]))
     turn_until(reactor, lambda: listeners(replica) == ["l0"])
     before, read = writer.hosts[0].counts["writes"], share.hosts[0].counts["read"]
     for version in range(2, 102):
-        writer.announce(
+        writer.hosts[0].announce(
             state("n2", version=version, records=[rpc(f"l{number}") for number in range(version)])
         )
     turn_until(reactor, lambda: len(listeners(replica)) == 101)
@@ -366,8 +366,8 @@ def test_only_the_place_is_said_on_the_channel(reactor, closing, server):
     with server.client() as client, client.pubsub() as channel:
         channel.subscribe(CHANNEL)
         channel.get_message(timeout=5)
-        writer.announce(state("n2", records=[rpc("l0")]))
+        writer.hosts[0].announce(state("n2", records=[rpc("l0")]))
         turn_until(reactor, lambda: client.get(state_key(("n2", "call"))))
-        writer.withdraw(("n2", "call"))
+        writer.hosts[0].withdraw(("n2", "call"))
         said = [channel.get_message(timeout=5)["data"] for _ in range(2)]
     assert said == [b'["n2","call"]'] * 2
