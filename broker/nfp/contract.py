@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -82,11 +82,11 @@ class Journal(Protocol):
     def put(self, op: Op) -> None:
         """Write down ``op`` with the next commit. Never waits."""
 
-    def closed(self, uuids: Sequence[str]) -> list[StoredJob]:
-        """Those of these closed jobs that are durable, read at once: some 0.02 ms each, and what its disk takes.
+    def find_closed(self, uuid: str) -> StoredJob | None:
+        """This closed job, if it is durable, read at once: some 0.02 ms, and what its disk takes.
 
         Raises:
-            NotStored: they cannot be read; a disk that hangs is not asked.
+            NotStored: it cannot be read; a disk that hangs is not asked.
         """
 
 

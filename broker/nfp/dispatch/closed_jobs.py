@@ -127,14 +127,14 @@ class ClosedJobs:
         job = self._jobs.by_uuid.get(uuid)
         if job is None or job.state != STORED:
             return job
-        found = self._jobs.journal.closed([uuid])
-        if not found:  # somebody else has been at the file
+        found = self._jobs.journal.find_closed(uuid)
+        if found is None:  # somebody else has been at the file
             self.by_end.remove(job)
             self._forget(job)
             return None
         size = job.size
         job.step(READ)
-        apply(job, found[0])
+        apply(job, found)
         job.drop_body()
         job.size = size
         self._read.append(job)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from sys import intern
 from typing import Any, Final
@@ -102,7 +102,7 @@ class Store(StoreThread[Op]):
         )
 
     async def open(self) -> Snapshot:
-        """Open the file and return what is in it, but for the bodies and results of closed jobs (see ``closed``).
+        """Open the file and return what is in it, but for the bodies and results of closed jobs (see ``find_closed``).
 
         Raises:
             ConfigError: another broker uses it, it is damaged, of another version, not ours, or cannot be written.
@@ -118,8 +118,8 @@ class Store(StoreThread[Op]):
             reader.close()
         return await super().close(timeout_s)
 
-    def closed(self, uuids: Sequence[str]) -> list[StoredJob]:
-        """Those of these jobs that are there, among those that are durable, read at once.
+    def find_closed(self, uuid: str) -> StoredJob | None:
+        """This closed job, if it is durable, read at once.
 
         Raises:
             NotStored: the disk hangs, the file cannot be read, or what it has is no job.
@@ -128,14 +128,14 @@ class Store(StoreThread[Op]):
             raise NotStored(self.broken or "nfp store: closed, nothing can be read")
         try:
             now = self._clock.now()
-            jobs = [_stored(kept, now) for kept in events.read(self._reader, uuids)]
+            found = next((_stored(kept, now) for kept in events.read(self._reader, [uuid])), None)
         except Exception as error:  # besides a failing disk: what is no job
             if self._readable:
                 log.exception("closed jobs cannot be read")
             self._readable = False
             raise NotStored(f"{self.path}: {error}") from error
         self._readable = True
-        return jobs
+        return found
 
     # -- in the thread -------------------------------------------------------------------------
 
@@ -257,9 +257,9 @@ class NoStore:
     async def durable(self) -> None:
         """Returns at once."""
 
-    def closed(self, uuids: Sequence[str]) -> list[StoredJob]:
+    def find_closed(self, uuid: str) -> StoredJob | None:
         """Nothing was kept."""
-        return []
+        return None
 
     async def close(self, timeout_s: float = 0.0) -> int:
         """Nothing is left unwritten."""

@@ -175,15 +175,15 @@ class StoreThread(Generic[Operation]):
         self._waiters.append((self.position, waiter))
         await waiter
 
-    async def ask(self, query: Callable[[sqlite3.Connection], Answer], *, behind: bool = True) -> Answer:
-        """What ``query`` finds, asked in the thread; ``behind`` all that was put before, or what is written so far.
+    async def ask(self, query: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """What ``query`` finds, asked in the thread behind all that was put before.
 
         While nothing can be written it is asked all the same, and finds what was written before.
 
         Raises:
             NotStored: the database cannot be read, or the store is closed.
         """
-        if behind and self._pending and not self._closing:
+        if self._pending and not self._closing:
             with contextlib.suppress(NotStored):
                 await StoreThread.durable(self)  # whether its owner waits for that or not
         if not self._opened or self._closing:

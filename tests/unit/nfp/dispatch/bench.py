@@ -113,13 +113,13 @@ class FakeJournal:
             self.pending = []
             self.committed += 1
 
-    def closed(self, uuids: Sequence[str]) -> list[StoredJob]:
-        """Those of these jobs that are durable."""
+    def find_closed(self, uuid: str) -> StoredJob | None:
+        """A job that is durable."""
         if self.unreadable:
             raise NotStored(self.unreadable)
-        self.reads += uuids
+        self.reads.append(uuid)
         book = self.book()
-        return [book.stored(uuid) for uuid in uuids if uuid in book.jobs]
+        return book.stored(uuid) if uuid in book.jobs else None
 
     def of(self, kind: type) -> list[Any]:
         """Everything of one kind that was ever put."""

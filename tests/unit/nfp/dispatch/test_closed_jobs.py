@@ -116,7 +116,7 @@ def test_a_worker_is_told_that_its_result_is_safe(stored):
 def test_what_the_store_has_lost_is_unknown_or_new(stored):
     bench, uuids = stored
     client = bench.client()
-    bench.journal.closed = lambda uuids: []
+    bench.journal.find_closed = lambda uuid: None
     assert story(bench.get(client, uuids[0])) == ["400"]
     bench.post(client, uuids[1], task="new")
     assert story(client.take()) == ["202[]"]
@@ -126,13 +126,13 @@ def test_what_the_store_has_lost_is_unknown_or_new(stored):
 def test_what_a_worker_lists_is_read_one_by_one_and_costs_no_memory(stored):
     """It may list all jobs there are, and has them for as long as it likes."""
     bench, uuids = stored
-    there, read = [], bench.journal.closed
+    there, read = [], bench.journal.find_closed
 
-    def closed(asked):
+    def find_closed(asked):
         there.append(in_memory(bench))
         return read(asked)
 
-    bench.journal.closed = closed
+    bench.journal.find_closed = find_closed
     worker = bench.register("w1", ours=True, jobs=dict.fromkeys(uuids, (1, "running")))
     assert there == [[]] * 3
     assert [packet.uuid for packet in worker.take() if packet.command is Command.DELETE] == uuids

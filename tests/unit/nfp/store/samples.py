@@ -73,7 +73,7 @@ async def write(path: Path, *operations: Any, **settings: Any) -> None:
 
 async def whole(store: Store, found: Snapshot) -> Snapshot:
     """``found`` with all jobs in the order they were added, as if closed ones were not read later."""
-    closed = store.closed([closed.job.added.uuid for closed in found.closed])
+    closed = [store.find_closed(closed.job.added.uuid) for closed in found.closed]
     jobs = {job.added.uuid: job for job in (*found.jobs, *closed)}
     order = await store.ask(lambda base: base.execute("SELECT uuid FROM jobs ORDER BY number").fetchall())
     assert len(order) == len(jobs)
