@@ -164,15 +164,6 @@ def encode_reason(text: str) -> bytes | None:
     return data + b"\0" if data else None
 
 
-def decode_text(payload: bytes | None) -> str:
-    """The string of a NUL-terminated payload; bytes that are not UTF-8 become surrogate escapes.
-
-    Raises:
-        ProtocolError: EPROTO; no payload or no NUL.
-    """
-    return _before_nul(payload).decode("utf-8", "surrogateescape")
-
-
 def any_text(payload: bytes | None) -> str:
     """The text of ``payload`` for people, whether or not it ends in NUL; "" when there is none.
 

@@ -4,7 +4,7 @@
               being written; what is torn or damaged, as a value (``Damage``) and an error (``Damaged``)
 ``bodies``    bodies as stored -> bodies -> their parts: what an entry's offsets say, or a walk where they do not fit
 ``blocks``    one block: its header, entries and bodies; those of a segment: ``walk`` (strict), ``salvage`` (steps over
-              damage), ``complete_end``
+              damage)
 ``peers``     names of peers, from DICTIONARY records
 ``records``   records with named fields; numbers that are missing, and why; no numpy
 ``entries``   what a column is, and the entries of some blocks as arrays (numpy)

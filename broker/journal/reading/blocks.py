@@ -170,7 +170,6 @@ __all__ = [
     "Damaged",
     "Segment",
     "SegmentFile",
-    "complete_end",
     "salvage",
     "segments",
     "walk",
@@ -367,7 +366,7 @@ def walk(
     Args:
         path: a segment.
         start: where a block stands.
-        end: where one ends, as ``complete_end`` says; None: the file's end now.
+        end: where one ends; None: the file's end now.
         crc: whether the CRC of each block is checked.
 
     Raises:
@@ -394,25 +393,3 @@ def salvage(
     with SegmentFile(path) as file:
         limit = file.size()
         yield from file.salvage(start, limit if end is None else min(end, limit))
-
-
-def complete_end(path: str | os.PathLike[str], start: int = HEADER_BYTES) -> int:
-    """Where the last complete block ends; ``start`` where none is complete behind it.
-
-    Damage in front of that block does not count: whoever reads up to there meets it. A block that is torn, or whose CRC
-    is wrong with nothing behind it, is not complete, so an end that was given out stays right while the writer goes on,
-    and after recovery has cut the file.
-
-    Args:
-        path: a segment.
-        start: an end that was given out before: only what is behind it is read.
-
-    Raises:
-        FileNotFoundError: the segment is gone.
-    """
-    with SegmentFile(path) as file:
-        end = start
-        for found in file.salvage(start, file.size()):
-            if isinstance(found, Block):
-                end = found.end
-    return end
