@@ -41,9 +41,11 @@ compdef _headgate headgate
 _FISH: Final = """\
 function __headgate
     set --local typed (commandline --tokenize --cut-at-cursor --current-process)
-    headgate completion words $typed[2..] (commandline --current-token --cut-at-cursor) 2>/dev/null
+    set --local begun (commandline --current-token --cut-at-cursor)
+    headgate completion words $typed[2..] "$begun" 2>/dev/null | string match --regex '.+'
+    or __fish_complete_path "$begun"
 end
-complete --command headgate --arguments '(__headgate)'
+complete --command headgate --no-files --arguments '(__headgate)'
 """
 SCRIPTS: Final[Mapping[str, str]] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 USAGE: Final = f"""\

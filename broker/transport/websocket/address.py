@@ -90,7 +90,7 @@ def token_of(extra: dict[str, Any]) -> Token:
     if "ssl" in extra or "headers" in extra:
         return None
     raise ConfigError(
-        "no credential for the gateway: set HEADGATE_TOKEN or HEADGATE_TOKEN_FILE, or give Options.extra a token"
+        "no credential for the gateway: set HEADGATE_TOKEN, or HEADGATE_TOKEN_FILE to a file with one"
     )
 
 

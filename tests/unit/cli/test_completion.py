@@ -1,10 +1,15 @@
 """What a shell offers while a command is typed: the same verbs and options as there are."""
 
 import os
+import pty
+import select
+import shutil
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 from broker.cli import completion, verbs
 from broker.cli.completion import SCRIPTS, candidates
@@ -59,24 +64,88 @@ def test_asking_for_options_leaves_nothing_behind():
     assert headgate("sub", "--nosuch").returncode == 2
 
 
-def test_bash_offers_them(rundir: Path):
-    script = f"""
-{SCRIPTS["bash"]}
-COMP_WORDS=(headgate sub --co); COMP_CWORD=2; _headgate; echo "${{COMPREPLY[@]}}"
-COMP_WORDS=(headgate ""); COMP_CWORD=1; _headgate; echo "${{#COMPREPLY[@]}}"
-"""
+@pytest.fixture
+def shell_environment(rundir: Path) -> dict[str, str]:
+    """Its ``headgate`` completes as the program does; whatever else is asked of it, it says what it was called with."""
     command = rundir / "headgate"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m broker.cli.main "$@"\n')
+    command.write_text(
+        f"""#!/bin/sh
+[ "$1" = completion ] && exec {sys.executable} -m broker.cli.main "$@"
+echo "called: $*"
+"""
+    )
     command.chmod(0o755)
+    return {**os.environ, "PATH": f"{rundir}:{os.environ['PATH']}", "HOME": str(rundir), "TERM": "dumb"}
+
+
+def said_by(shell: str, script: str, environment: dict[str, str]) -> str:
     done = subprocess.run(
-        ["bash", "-c", script],
-        env={**os.environ, "PATH": f"{rundir}:{os.environ['PATH']}"},
+        [*shell.split(), "-c", script],
+        env=environment,
         capture_output=True,
         text=True,
         timeout=30,
         check=True,
     )
-    assert done.stdout == f"--count\n{len(verbs.BUILT_IN)}\n"
+    return done.stdout
+
+
+def test_bash_offers_them(shell_environment):
+    script = f"""
+{SCRIPTS["bash"]}
+COMP_WORDS=(headgate sub --co); COMP_CWORD=2; _headgate; echo "${{COMPREPLY[@]}}"
+COMP_WORDS=(headgate ""); COMP_CWORD=1; _headgate; echo "${{#COMPREPLY[@]}}"
+"""
+    assert said_by("bash", script, shell_environment) == f"--count\n{len(verbs.BUILT_IN)}\n"
+
+
+def test_fish_offers_them(shell_environment):
+    if shutil.which("fish") is None:
+        pytest.skip("optional: there is no fish")
+    ask = """
+headgate completion fish | source
+complete -C 'headgate sub --co'
+complete -C 'headgate journal sh' | cut -f1
+complete -C 'headgate ' | count
+complete -C 'headgate journal show '
+"""
+    offers = said_by("fish --no-config", ask, shell_environment).splitlines()
+    assert offers[0] == f"--count\t{dict(candidates(['sub', '--co']))['--count']}"
+    assert offers[1:4] == ["ship", "show", str(len(verbs.BUILT_IN))]
+    assert "pyproject.toml" in offers[4:]  # nothing of ours may stand there: a file may
+
+
+def test_zsh_offers_them(shell_environment):
+    """Typed on a terminal, for its completion works nowhere else."""
+    if shutil.which("zsh") is None:
+        pytest.skip("optional: there is no zsh")
+    child, terminal = pty.fork()
+    if not child:
+        os.execvpe("zsh", ["zsh", "-f", "-i"], shell_environment)
+    seen = ""
+
+    def typed(keys: str, until: str) -> str:
+        nonlocal seen
+        os.write(terminal, keys.encode())
+        seen = ""
+        while until not in seen:
+            assert select.select([terminal], [], [], 20)[0], seen
+            seen += os.read(terminal, 4096).decode(errors="replace")
+        return seen
+
+    try:
+        typed(
+            "PS1=; autoload -Uz compinit; compinit -u -D; . <(headgate completion zsh); echo it is re''ady\n",
+            "ready",
+        )
+        typed("headgate sub --co\tand what follows\n", "called: sub --count and what follows")
+        typed("headgate journal sh\t\t", "show ")
+        offers = dict(candidates(["journal", "sh"]))
+        assert "ship" in seen
+        assert offers["ship"][:30] in seen
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
 
 
 def test_a_script_for_each_shell_and_nothing_else():

@@ -73,8 +73,11 @@ def _no_token(monkeypatch):
 
 @pytest.mark.usefixtures("_no_token")
 def test_where_the_token_comes_from(monkeypatch, tmp_path):
-    with pytest.raises(ConfigError, match="HEADGATE_TOKEN"):
+    with pytest.raises(ConfigError, match="HEADGATE_TOKEN") as caught:
         token_of({})
+    assert "extra" not in str(
+        caught.value
+    )  # who reads it has typed `headgate ping --uri ws://...`, no Python
     assert token_of({"ssl": None}) is None
     assert token_of({"headers": {}}) is None
     assert token_of({"token": None}) is None
