@@ -60,6 +60,11 @@ class Link(Socket):
         zmq.ZMQError: libzmq does not take it.
     """
 
+    __slots__ = (
+        "_backoff", "_due_s", "_key", "_monitor", "_moved", "_named", "_try_another", "_usable", "_way",
+        "_where", "endpoint", "unknown_key",
+    )  # fmt: skip
+
     def __init__(
         self,
         reactor: Reactor,

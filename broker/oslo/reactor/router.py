@@ -47,6 +47,10 @@ class RouterSocket(Socket):
         lost: called with the id of a peer that is gone, when something was for it, and what waited, oldest first.
     """
 
+    __slots__ = (
+        "_outboxes", "_tally", "_total_max", "lost",
+    )  # fmt: skip
+
     def __init__(
         self,
         reactor: Reactor,

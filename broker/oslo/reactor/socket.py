@@ -169,6 +169,14 @@ class Socket:
         tap: called with each message that was given to libzmq; what it raises is reported. None: nobody records them.
     """
 
+    # an instance dictionary is quick for 30 attributes at most, and what is made of this class has more
+    __slots__ = (
+        "_bundled", "_bytes_max", "_fd", "_most", "_msgs_max", "_origin", "_outbox", "_patience_s", "_paused",
+        "_queue", "_reactor", "_receive", "_recv", "_retry", "_send", "_skipping", "_tells_room", "closed",
+        "ended", "flushed", "received", "received_bytes", "refused", "sent", "sent_bytes", "sock", "stale",
+        "tap",
+    )  # fmt: skip
+
     def __init__(
         self,
         reactor: Reactor,
