@@ -56,6 +56,9 @@ class Decision:
         "origin",
         "out_mark",
         "route_prefix",
+        "sender",
+        "sender_front",
+        "sender_stack",
         "service",
         "single_response",
         "target",
@@ -80,6 +83,12 @@ class Decision:
         """The stack as it leaves, of a request that came with none."""
         self.calls: OpenCalls | None = None
         """The open calls of the link itself; None when no response is expected. Senders behind it have their own."""
+        self.sender: OpenCalls | None = None
+        """Of the sender behind the link that asked last."""
+        self.sender_front: bytes | None = None
+        """Its stack as it came; None where it has to be looked at again: its disconnect notice is not armed."""
+        self.sender_stack: bytes = b""
+        """The same as it leaves."""
         self.method: NameStats = UNCOUNTED
         """Where it is counted, if it enters the tree here."""
         self.single_response: bool = True

@@ -209,20 +209,19 @@ class Router:
                 return
         front, tag, calls = message.front, message.tag, decision.calls
         stack, method = decision.front, decision.method
-        if front != DELIMITER:
-            if port.kind != CHILD or not front:  # a child's stack is taken as it is
-                front = self._stack_below(port, message, decision)
-            if not front:
+        # a gateway's sessions send many at a time: their stack is the same object then, as head and topic are
+        if front is decision.sender_front and decision.sender is not None and decision.sender.listed:
+            calls, stack = decision.sender, decision.sender_stack
+        elif front != DELIMITER:
+            if not self._find_sender(port, message, decision):
                 self.counters.refused_requests += 1
                 return
-            if calls is not None:
-                calls = port.calls.get(front + decision.calls_key) or find(port, decision, front)
-            stack = decision.route_prefix + front
+            calls, stack = decision.sender, decision.sender_stack
         elif decision.notice_pending:
             self._arm_plain(port, decision, message)
         if calls is not None:
             pending = port.pending
-            key = front + tag
+            key = calls.front + tag
             if tag == NO_TAG or key in pending or len(pending) >= port.pending_max:
                 refusal = track_unusual(port, calls, decision, key)
                 if refusal:
@@ -306,6 +305,24 @@ class Router:
         where = self.find_elsewhere(name) if self.find_elsewhere is not None else ""
         text = f"No service matching {name} is registered"
         self.answer(port, message, errno.ENOSYS, f"{text} here: {where}" if where else text)
+
+    def _find_sender(self, port: Port, message: Message, decision: Decision) -> bool:
+        """Make ``decision.sender`` the sender behind ``port`` that asks; False when its request was dropped or
+        answered.
+        """
+        front = message.front
+        if port.kind != CHILD or not front:  # a child's stack is taken as it is
+            front = self._stack_below(port, message, decision)
+        if not front:
+            return False
+        calls = decision.calls
+        if calls is not None:
+            calls = port.calls.get(front + decision.calls_key) or find(port, decision, front)
+        decision.sender, decision.sender_stack = calls, decision.route_prefix + front
+        # where more notices are owed than may be, each request tries again to arm its own
+        is_armed = port.kind == CLIENT and decision.notice_key + front in port.notices
+        decision.sender_front = message.front if is_armed else None
+        return True
 
     def _stack_below(self, port: Port, message: Message, decision: Decision) -> bytes:
         """The route stack below the origin's own hop; b"" when the request was dropped or answered."""

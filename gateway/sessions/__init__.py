@@ -1,7 +1,8 @@
 """What a web client is to the gateway, and everything it may do here.
 
 ``session``        the corridor of one client: what it sends, stamped and forwarded; what it is sent
-``sessions``       all of one process: who is connected, how many may be, how they leave; counters
+``sessions``       all of one process: who is connected, how many may be, how they leave
+``counters``       what they have done, in numbers
 ``delivery``       what is carried between them and the upstream
 ``decisions``      one kind of request or event: where it goes, and the header it leaves with
 ``requests``       requests that are answered here: ``event.*``, ``service.*``, ``gateway.*``

@@ -51,7 +51,7 @@ def refuse(session: Session, message: Message, errnum: int, text: str) -> None:
         session.drop("event refused")
         session.tell({"type": "denied", "kind": "publish", "topic": topic, "errno": errnum, "text": text})
         return
-    session.sessions.counters.refused += 1
+    session.counters.refused += 1
     respond(session, message, encode_reason(text), errnum=errnum)
 
 

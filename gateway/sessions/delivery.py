@@ -3,12 +3,15 @@
 ::
 
     clients -> Session (sessions/) -> Upstream.send
+    Delivery.take       <- what one read brought for sessions, one after the other:
     Delivery.answered   <- a response: the session whose route stack it carries
     Delivery.requested  <- a request: the session that serves its name
     Delivery.published  <- events: the fan-out, in runs
 
 ``Upstream`` calls all of it (``upstream.trunk.UpstreamReceiver``), and nothing here may wait.
 """
+
+# compiled: mypyc
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.identity import Role
 from broker.wire.event_history import MessageHistory
+from broker.wire.message import DELIMITER, REQUEST, RESPONSE, Message
 from gateway.events.fanout import Fanout
 from gateway.events.latest import Latest
 from gateway.sessions.any_rank_retry import AnyRankRetry
@@ -29,7 +33,8 @@ from gateway.sessions.resume import Replays
 from gateway.upstream.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
-    from broker.wire.message import Message
+    from collections.abc import Callable
+
     from gateway.sessions.session import Session
     from gateway.sessions.sessions import Sessions
     from gateway.upstream.upstream import Upstream
@@ -88,6 +93,23 @@ class Delivery:
         self.replays.stop()
 
     # -- from the upstream ---------------------------------------------------------------------
+
+    def take(self, messages: list[Message], at: int, fault: Callable[[Message, Exception], object]) -> int:
+        """See ``UpstreamReceiver``."""
+        end = len(messages)
+        while at < end:
+            message = messages[at]
+            kind = message.head[3]
+            try:
+                # with an empty stack, which is the delimiter alone, it answers a call of the gateway's own
+                if kind == RESPONSE and len(message.front) > len(DELIMITER):
+                    self.answered(message)
+                elif kind != REQUEST or not self.registrations.requested(message):
+                    break
+            except Exception as error:
+                fault(message, error)
+            at += 1
+        return at
 
     def answered(self, message: Message) -> None:
         """A response whose top route is a session's hop; one for nobody is dropped and counted."""

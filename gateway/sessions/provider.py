@@ -76,7 +76,7 @@ class Provider:
             self.count += 1
             tags = self._owed.setdefault(message.front, {})
             tags.setdefault(message.tag, []).append((topic_part, message.head))
-        session.sessions.counters.delivered += 1
+        session.counters.delivered += 1
         session.link.send(message)
 
     def _forget_sender(self, front: bytes, topic: bytes) -> None:
@@ -113,7 +113,7 @@ class Provider:
         row = None if tags is None else tags.get(message.tag)
         if row is None:
             self.forged += 1
-            session.sessions.counters.forged += 1
+            session.counters.forged += 1
             return
         owed = row[0]
         if len(row) > 1:

@@ -70,7 +70,8 @@ class Session:
     Made by ``Sessions.open``; whoever opened it starts the link with its ``receiver``.
 
     Attributes:
-        sessions: those of its process. delivery: where it sends. administration: what answers it as ``gateway``.
+        sessions: those of its process; their ``counters``. delivery: where it sends.
+        administration: what answers it as ``gateway``.
         id: public name, 8 hexadecimal digits. front: the route stack of its requests: its secret hop and a delimiter.
         principal: who it is at present; see ``set_principal``. roles, stamp: made from it.
         link, kind, address, opened_at: its connection, what it speaks, from where, since when (wall clock).
@@ -87,6 +88,9 @@ class Session:
     __slots__ = (
         "_bucket",
         "_decisions",
+        "_last",
+        "_last_head",
+        "_last_topic",
         "_pauses",
         "adding",
         "address",
@@ -94,6 +98,7 @@ class Session:
         "answered_msgs",
         "busy",
         "calls",
+        "counters",
         "delivery",
         "delivery_filter",
         "denied_msgs",
@@ -127,12 +132,13 @@ class Session:
         kind: str,
         address: str,
     ) -> None:
-        self.sessions = sessions
-        self.delivery = delivery
-        self.administration = administration
-        self.link = link
-        self.kind = kind
-        self.address = address
+        self.sessions: Sessions = sessions
+        self.counters = sessions.counters
+        self.delivery: Delivery = delivery
+        self.administration: GatewayService = administration
+        self.link: Link = link
+        self.kind: str = kind
+        self.address: str = address
         self.id = secrets.token_hex(4)
         self.front = encode_part(secrets.token_hex(16).encode()) + DELIMITER
         self.opened_at = sessions.wall()
@@ -151,7 +157,7 @@ class Session:
         self.answered_msgs = 0
         self.denied_msgs = 0
         self.dropped = 0
-        self._decisions: dict[bytes, Decision] = {}
+        self.forget_decisions()
         self._pauses = 0
         self._bucket: Bucket | None = None
         self._apply_principal(principal)
@@ -160,13 +166,20 @@ class Session:
         self.stamp = decisions.stamp_of(principal)
         self.principal = principal
         self.roles = int.from_bytes(self.stamp[4:], "big")
-        self._decisions = {}
+        self.forget_decisions()
         self.provider.forget_headers()
         limits = self.sessions.settings.limits
         if principal.owner or not limits.msgs_per_s:
             self._bucket = None
         elif self._bucket is None:
             self._bucket = Bucket(limits.msgs_per_s, limits.msgs_burst, self.sessions.clock())
+
+    def forget_decisions(self) -> None:
+        """Rights, roles or notices changed: each kind of message is decided anew."""
+        self._decisions: dict[bytes, Decision] = {}
+        self._last: Decision | None = None
+        self._last_head: bytes = b""
+        self._last_topic: bytes = b""
 
     @property
     def hop(self) -> bytes:
@@ -249,7 +262,7 @@ class Session:
         """The connection is gone (``Receiver``); with a code of its own, as for a slow reader, or by the client."""
         code: int = getattr(link, "code", 0)
         if code and not self.ended:
-            self.sessions.counters.ended[code] += 1
+            self.counters.ended[code] += 1
         self.detach(str(error))
 
     def link_choked(self, link: Link, choked: bool) -> None:
@@ -259,7 +272,14 @@ class Session:
     # -- requests ------------------------------------------------------------------------------
 
     def _request(self, message: Message) -> None:
-        decision = self._decisions.get(message.topic_part + message.head)
+        head = message.head
+        # frames alike that follow each other share these objects (see ``wire.framing``): no table is asked
+        if head is self._last_head and message.topic_part is self._last_topic:
+            decision = self._last
+        else:
+            decision = self._decisions.get(message.topic_part + head)
+            if decision is not None:
+                self._last_head, self._last_topic, self._last = head, message.topic_part, decision
         if decision is None:
             decision = decisions.of_request(self, message)
             if decision is None:
@@ -288,7 +308,7 @@ class Session:
         if decision.anywhere and delivery.any_rank_retry is not None:
             delivery.any_rank_retry.keep(self, message, decision)
         if delivery.upstream.send(message):
-            self.sessions.counters.requests += 1
+            self.counters.requests += 1
             if decision.notice_pending and self.kind not in CALLING:  # these owe notices for open calls only
                 decision.notice_pending = False
                 self.calls.owe_notice(bytes(part_data(decision.topic_part) or b""), decision.head, tag)
@@ -300,22 +320,18 @@ class Session:
     def answered(self, message: Message) -> None:
         """A response whose route stack is this session's."""
         if not self.calls.take(message):
-            self.sessions.counters.late += 1
+            self.counters.late += 1
             return
         self.answered_msgs += 1
-        self.sessions.counters.responses += 1
+        self.counters.responses += 1
         message.front = DELIMITER
         self.link.send(message)
 
     def remember_decision(self, message: Message, decision: Decision) -> None:
         """Keep ``decision`` for messages like this one."""
         if len(self._decisions) >= decisions.CACHE_MAX:
-            self._decisions = {}
+            self.forget_decisions()
         self._decisions[message.topic_part + message.head] = decision
-
-    def forget_decisions(self) -> None:
-        """Rights, roles or notices changed: each kind of message is decided anew."""
-        self._decisions = {}
 
     # -- events --------------------------------------------------------------------------------
 
@@ -337,7 +353,7 @@ class Session:
         message.head = decision.head
         message.tag = NO_TAG
         if delivery.upstream.send(message):
-            self.sessions.counters.published += 1
+            self.counters.published += 1
             if delivery.pressure.shut:
                 delivery.pressure.published(self, message)
         else:
@@ -360,13 +376,13 @@ class Session:
     def drop(self, reason: str) -> None:
         """Count a message that goes nowhere."""
         self.dropped += 1
-        self.sessions.counters.dropped[reason] += 1
+        self.counters.dropped[reason] += 1
 
     def _limited(self, message: Message) -> None:
         """A message above the rate: say when to come back; a client that never listens is closed."""
         assert self._bucket is not None
         wait_s = self._bucket.refuse()
-        self.sessions.counters.limited += 1
+        self.counters.limited += 1
         text = f"more than {self.sessions.settings.limits.msgs_per_s:g} messages a second: retry in {wait_s:.2f} s"
         if self._bucket.flooding:
             self.close(FLOOD, text)
@@ -518,7 +534,7 @@ class Session:
 
     def fault(self, error: Exception) -> None:
         """A fault of ours costs the session it happened with, and nobody else."""
-        self.sessions.counters.faults += 1
+        self.counters.faults += 1
         log.error("session %s of %s: a fault", self.id, self.principal.name, exc_info=error)
         self.close(INTERNAL, MEANINGS[INTERNAL].text)
 
@@ -526,7 +542,7 @@ class Session:
         """Close the client's connection with a code of ``closes``; idempotent."""
         if self.ended:
             return
-        self.sessions.counters.ended[code] += 1
+        self.counters.ended[code] += 1
         try:
             self.detach(reason)
         finally:  # else its client would wait at a connection that nobody hears any more
@@ -542,7 +558,7 @@ class Session:
             return
         self.ended = True
         delivery = self.delivery
-        self.sessions.counters.events_dropped += self.link.outbox.dropped_events
+        self.counters.events_dropped += self.link.outbox.dropped_events
         self.sessions.forget(self)
         delivery.forget(self)
         if self.resumption is not None:
@@ -559,7 +575,7 @@ class Session:
             delivery.upstream.send(notice)
         delivery.upstream.forget(self.front)  # behind the notices, which go by the link that it ends
         self.calls.clear()
-        self._decisions.clear()
+        self.forget_decisions()
         self.send_run = _to_nobody  # it was the link's, which would be in a cycle with this
         log.debug("session %s of %s ended: %s", self.id, self.principal.name, reason)
 

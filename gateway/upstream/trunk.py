@@ -44,6 +44,15 @@ class UpstreamReceiver(Protocol):
     def history(self) -> MessageHistory:
         """The newest events, their epoch and number, also from one link to the next."""
 
+    def take(self, messages: list[Message], at: int, fault: Callable[[Message, Exception], object]) -> int:
+        """What one read brought for sessions, answers and requests, from ``messages[at]`` on.
+
+        Returns:
+            The index of the first message that is none of it; how many there are where all are.
+
+        ``fault`` is told of each message that could not be handled: it costs this message only.
+        """
+
     def answered(self, message: Message) -> None:
         """A response whose route stack is not empty."""
 
@@ -126,18 +135,20 @@ class Trunk(Handle):
         self.reads += 1
         flusher = link.flusher
         outer, flusher.batch = flusher.batch, True
-        events: list[Message] = []
+        at, end = 0, len(messages)
         try:
-            for message in messages:
-                if message.head[3] == wire.EVENT:
-                    events.append(message)
+            while at < end:
+                begin = at
+                while at < end and messages[at].head[3] == wire.EVENT:
+                    at += 1
+                if at > begin:
+                    self._published(messages[begin:at])
                     continue
-                if events:
-                    self._published(events)
-                    events = []
-                self._one(message)
-            if events:
-                self._published(events)
+                if not self.numbering.in_doubt:
+                    at = self._receiver.take(messages, at, self._fault)
+                if at == begin:  # it is no session's, or has to be looked at more closely
+                    self._one(messages[at])
+                    at += 1
         finally:
             flusher.batch = outer
             if not outer:

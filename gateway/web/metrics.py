@@ -18,7 +18,7 @@ from broker import exposition
 from broker.identity import Role
 from gateway.administration.listing import withheld
 from gateway.closes import MEANINGS
-from gateway.sessions.sessions import PLAIN
+from gateway.sessions.counters import PLAIN
 from gateway.settings.rules import METRICS
 from gateway.web.answers import Refusal
 from gateway.web.app_context import CALLER, FRONT

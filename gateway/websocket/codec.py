@@ -1,11 +1,14 @@
 """RFC 6455 as the codec of a server's stream link: what a message carries, the subprotocol knows."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import DecodeError, LinkEnded, LinkError, MessageTooLarge, ProtocolError
 from broker.rfc6455 import TOO_BIG
+from broker.wire.message import Message
 from gateway.closes import BAD_MESSAGE
 from gateway.websocket.frames import BINARY, CLOSE, PING, TEXT, close, close_meaning, pong
 from gateway.websocket.reader import UNBOUND
@@ -14,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from broker.errors import Untranslatable
-    from broker.transport.batching import Form
     from gateway.codecs.contract import Codec
     from gateway.websocket.link import Turn
     from gateway.websocket.reader import Reader
@@ -110,11 +112,11 @@ class ServerCodec:
                 self._late()
         return out
 
-    def encode(self, forms: Sequence[Form | memoryview]) -> bytes:
-        """See ``Codec.encode``. Pongs leave by themselves: ``forms`` may be a piece of one."""
+    def encode(self, forms: Sequence[Any]) -> Any:
+        """See ``Codec.encode``. Pongs leave by themselves: ``forms`` may be a piece of one, which is a memoryview."""
         if not forms:
             forms, self.owed = self.owed, []
-        return forms[0] if len(forms) == 1 else b"".join(forms)  # type: ignore[arg-type,return-value]  # all frames
+        return forms[0] if len(forms) == 1 else b"".join(forms)
 
     def leave(self, last: bytes) -> None:
         """The link ends with these frames. What comes from now on is read for the client's close frame alone."""
@@ -125,7 +127,8 @@ class ServerCodec:
 
     def goodbye(self, reason: str) -> bytes:
         """See ``Codec.goodbye``."""
-        last, self._last = self.encode(()) + self._last, b""
+        last: bytes = self.encode(()) + self._last
+        self._last = b""
         return last
 
     def forget(self) -> None:
@@ -135,6 +138,11 @@ class ServerCodec:
 
     def enable_batch(self) -> None:
         """A flush is as few frames as it gets."""
+
+
+def are_messages(items: Sequence[Any]) -> bool:
+    """Whether nothing else is among what ``ServerCodec.feed`` gave, as nearly always."""
+    return all(isinstance(item, Message) for item in items)
 
 
 def _nothing(_payload: bytes, _text: bool) -> list[Any]:

@@ -31,13 +31,13 @@ from gateway.closes import INTERNAL, MEANINGS, SLOW
 from gateway.codecs import control
 from gateway.codecs.contract import Refused
 from gateway.websocket import frames
-from gateway.websocket.codec import ServerCodec
+from gateway.websocket.codec import ServerCodec, are_messages
 from gateway.websocket.deflate import Deflated
 from gateway.websocket.outbox import WebOutbox
 from gateway.websocket.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from broker.errors import ProtocolError
     from broker.identity import PeerInfo
@@ -208,10 +208,11 @@ class WebSocketLink(StreamLink):
     def _read_bytes(self) -> int:
         return self._turn.read_bytes(self.reader.missing_bytes)
 
-    def hand_over(self, messages: Sequence[Message | dict[str, Any] | Refused]) -> None:
+    def hand_over(self, messages: list[Any]) -> None:
         """See ``StreamLink``: control objects and refused requests, too, in order."""
-        batch: list[Message] = []
-        for item in messages:
+        whole = are_messages(messages)
+        batch: list[Message] = messages if whole else []
+        for item in () if whole else messages:
             if isinstance(item, Message):
                 batch.append(item)
                 continue

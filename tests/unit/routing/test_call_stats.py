@@ -1,6 +1,7 @@
 """Rate, errors and duration of calls by method: each once, where it enters; bounded, whatever is asked for."""
 
 import errno
+from itertools import accumulate
 
 import pytest
 
@@ -40,6 +41,17 @@ def test_a_call_is_counted_where_it_enters_and_nowhere_else(tree):
     took = method.buckets.index(1)
     assert BOUNDS_NS[took - 1] < 3_000_000 <= BOUNDS_NS[took]
     assert [stats(tree, rank).methods for rank in (0, 1)] == [{}, {}]
+
+
+def test_each_call_is_in_the_bucket_of_the_time_it_took(tree):
+    provider, client = tree.client(0, services=["echo"]), tree.client(0)
+    took = (0, 0, 10**9, 10**9, 20_000, 10**9)
+    for tag, ns in enumerate(took, 1):
+        client.ask("echo.run", tag=tag)
+        passes(tree, ns)
+        provider.answer(provider.requests[-1])
+    buckets = stats(tree).methods["echo.run"].buckets
+    assert [sum(bound >= ns for ns in took) for bound in BOUNDS_NS] == list(accumulate(buckets))[:-1]
 
 
 def test_an_error_says_what_whose_and_when(tree):

@@ -5,7 +5,7 @@ import errno
 from broker.identity import Role
 from broker.wire.payload import decode_json
 from gateway.administration.denials import REPORTS_PER_S, TOPIC, Denials
-from gateway.sessions.sessions import Counters
+from gateway.sessions.counters import Counters
 
 
 class Upstream:

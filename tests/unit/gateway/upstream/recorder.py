@@ -19,6 +19,18 @@ class Recorder:
         self.events = []
         self.reregistered = 0
 
+    def take(self, messages, at, fault):
+        for message in messages[at:]:
+            try:
+                if message.type == wire.RESPONSE and len(message.front) > 1:
+                    self.answered(message)
+                elif message.type != wire.REQUEST or not self.requested(message):
+                    break
+            except Exception as error:
+                fault(message, error)
+            at += 1
+        return at
+
     def answered(self, message):
         self.told.append(("answered", message.topic))
         self.answers.append(message)
