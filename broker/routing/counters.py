@@ -25,7 +25,7 @@ from typing import Final
 
 from broker.identity import Role
 from broker.name_stats import OTHER, TEXT_MAX, NameStats, StatsTable, grouped, name_of
-from broker.routing.port import Decision
+from broker.routing.port import Decision, OpenCall
 from broker.wire.message import Message
 from broker.wire.parts import part_data
 
@@ -147,19 +147,24 @@ class CallStats:
         method.calls += 1
         method.failed(errnum, text, userid, self.now_ns)
 
-    def answered(self, method: NameStats, call: Decision, key: bytes, message: Message, failed: bool) -> None:
-        """A response came to ``call``, whose key in ``Port.began`` is ``key``; ``failed``: with an errnum."""
-        began = call.origin.began
-        if call.single_response or failed:
-            at = began.pop(key, -1)
-            if at >= 0:
+    def answered(self, call: Decision, timed: OpenCall | None, message: Message, failed: bool) -> None:
+        """A response came to a call.
+
+        Args:
+            call: what was decided about it.
+            timed: the call itself; None where its matchtag does not tell which one it is.
+            message: the response.
+            failed: it has an errnum.
+        """
+        method = call.method
+        is_over = call.single_response or failed
+        if timed is not None and timed.began_ns >= 0:
+            if timed.began_ns > 0:
+                method.took(self.now_ns - timed.began_ns)
+            if is_over:
                 method.open -= 1
-        else:
-            at = began.get(key, -1)
-            if at > 0:
-                began[key] = 0
-        if at > 0:
-            method.took(self.now_ns - at)
+            else:
+                timed.began_ns = 0
         if failed and (call.single_response or message.errnum != errno.ENODATA):
             method.failed(message.errnum, text_of(message), userid_of(call), self.now_ns)
         elif not method.proven:

@@ -18,12 +18,11 @@ and ends the sender's open calls to X. ``departure`` sends what is still armed w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from broker.identity import Credentials
 from broker.routing.counters import NOTICE
-from broker.routing.port import CLIENT, OWN, PARENT, Decision, OpenCalls, Port
+from broker.routing.port import CLIENT, OWN, PARENT, Decision, OpenCall, OpenCalls, Port
 from broker.wire.message import DELIMITER, UPSTREAM, Message
 from broker.wire.parts import encode_part
 from broker.wire.topic import path_of
@@ -126,14 +125,15 @@ def track_unusual(port: Port, calls: OpenCalls, decision: Decision, key: bytes) 
         if isinstance(earlier, Repeat):
             repeat = earlier
         else:
-            _untime(port, (key,))  # of those that share one it is not known which is answered
-            repeat = Repeat(earlier, earlier.open[key])
+            first = earlier.open[key]
+            _untime(first)  # of those that share one it is not known which is answered
+            repeat = Repeat(earlier, first.decision)
         if len(repeat.waiting) >= REPEATS_MAX:
             return f"matchtag is in use by {len(repeat.waiting)} open calls"
         repeat.waiting.append((calls, decision))
         port.repeats += 1
         port.pending[key] = repeat
-    calls.open[key] = decision
+    calls.open[key] = OpenCall(decision, -1)
     return ""
 
 
@@ -162,8 +162,8 @@ def _answered_untagged(origin: Port, port: Port, rest: bytes, failed: bool) -> D
 def end(calls: OpenCalls) -> Ended:
     """Take all of them out of every table; returns those that were not answered yet."""
     ended: Ended = []
-    _untime(calls.origin, calls.open)
-    for key in calls.open:
+    for key, call in calls.open.items():
+        _untime(call)
         if key[-4:] == NO_TAG:
             _end_untagged(calls, key, ended)
         else:
@@ -177,7 +177,7 @@ def _end_tagged(calls: OpenCalls, key: bytes, ended: Ended) -> None:
     pending = calls.origin.pending
     entry = pending[key]
     if not isinstance(entry, Repeat):
-        ended.append((key, calls.open[key]))
+        ended.append((key, calls.open[key].decision))
         del pending[key]
         return
     ended.extend((key, decision) for each, decision in entry.waiting if each is calls)
@@ -202,12 +202,11 @@ def _end_untagged(calls: OpenCalls, key: bytes, ended: Ended) -> None:
         ended.append((key, decision))
 
 
-def _untime(port: Port, keys: Iterable[bytes]) -> None:
-    """The calls of ``port`` with these keys are neither timed nor counted as open any more."""
-    for key in keys:
-        if key in port.began:
-            del port.began[key]
-            port.pending[key].open[key].method.open -= 1
+def _untime(call: OpenCall) -> None:
+    """Neither time it nor count it as open any more."""
+    if call.began_ns >= 0:
+        call.began_ns = -1
+        call.decision.method.open -= 1
 
 
 def leave(port: Port) -> None:
@@ -215,10 +214,11 @@ def leave(port: Port) -> None:
     for calls in port.calls.values():
         calls.listed = False
         calls.target.to_answer.pop(calls, None)
+        for call in calls.open.values():
+            _untime(call)
     port.calls = {}
     port.asked = {}
     port.rotation.clear()
-    _untime(port, list(port.began))
     port.pending = {}
     port.repeats = 0
     port.untagged = {}

@@ -109,6 +109,22 @@ class Decision:
         self.answer_out_mark: bytes = b""
 
 
+class OpenCall:
+    """One call that is not answered.
+
+    Attributes:
+        decision: what was decided about it.
+        began_ns: when it began (``CallStats.now_ns``); 0 once the first response has come, -1: it is neither timed nor
+            counted as open.
+    """
+
+    __slots__ = ("began_ns", "decision")
+
+    def __init__(self, decision: Decision, began_ns: int) -> None:
+        self.decision: Decision = decision
+        self.began_ns: int = began_ns
+
+
 class OpenCalls:
     """The open calls of one sender to one service by one way; see ``open_calls``.
 
@@ -116,7 +132,7 @@ class OpenCalls:
         origin, target: the port they came from, and the one that their answers come from.
         service: topic of their requests up to its last word. front: stack of the sender below the origin's hop.
         calls_key: see ``Decision``.
-        open: rest of stack + matchtag -> what was decided about the (latest) call.
+        open: rest of stack + matchtag -> the (latest) call.
         listed: the ports at both ends know of it.
     """
 
@@ -128,12 +144,12 @@ class OpenCalls:
         self.service: bytes = decision.service
         self.calls_key: bytes = decision.calls_key
         self.front: bytes = front
-        self.open: dict[bytes, Decision] = {}
+        self.open: dict[bytes, OpenCall] = {}
         self.listed: bool = True
 
     def decisions(self, key: bytes) -> list[Decision]:
         """The decisions about the calls with this key, oldest first."""
-        return [self.open[key]]
+        return [self.open[key].decision]
 
 
 class User:
@@ -161,7 +177,6 @@ class Port:
         hop: the route part that names this port in a stack, encoded.
         send: queues a message to the peer; never waits, never raises.
         pending: calls this port made that are not answered: rest of stack + matchtag -> those of sender and service.
-        began: when they began, of those that are timed (``CallStats.now_ns``); 0 once the first response has come.
         calls: the same by sender, service and target: rest of stack + ``Decision.calls_key`` -> OpenCalls. Some have
             nothing open: ``rotation`` finds them in time.
         asked: the same by sender and service alone: rest of stack + service -> OpenCalls.
@@ -180,7 +195,6 @@ class Port:
 
     __slots__ = (
         "asked",
-        "began",
         "busy",
         "cache",
         "calls",
@@ -257,7 +271,6 @@ class Port:
         self.peer: int = 0
         self.marks: dict[bytes, bytes] = {}
         self.pending: dict[bytes, OpenCalls] = {}
-        self.began: dict[bytes, int] = {}
         self.repeats: int = 0  # calls that wait behind one with the same matchtag
         self.pending_max: int = 0  # calls it may have open; the router sets it
         self.untagged: dict[bytes, dict[Port, tuple[Decision, bool]]] = {}

@@ -34,7 +34,7 @@ from broker.routing.open_calls import (
     notice_key,
     track_unusual,
 )
-from broker.routing.port import CHILD, CLIENT, PARENT, UNCOUNTED, Decision, Port, Stamp
+from broker.routing.port import CHILD, CLIENT, PARENT, UNCOUNTED, Decision, OpenCall, Port, Stamp
 from broker.routing.recording import (
     Recording,
     forget_marks,
@@ -230,9 +230,10 @@ class Router:
                     return
             else:
                 pending[key] = calls
-                calls.open[key] = decision
-                if method is not UNCOUNTED:
-                    port.began[key] = self.call_stats.now_ns
+                if method is UNCOUNTED:
+                    calls.open[key] = OpenCall(decision, -1)
+                else:
+                    calls.open[key] = OpenCall(decision, self.call_stats.now_ns)
                     method.open += 1
         method.calls += 1
         message.head = decision.head
@@ -372,6 +373,7 @@ class Router:
         rest = front[37:]
         key = rest + message.tag
         calls = origin.pending.get(key)
+        call: OpenCall | None = None
         if calls is None or calls.target is not port:
             decision = answered_unusual(origin, port, key, rest, failed)
             if decision is None:
@@ -380,7 +382,8 @@ class Router:
             if not 0 < len(message.topic_part) <= self.topic_max_bytes:  # a call beside it may have another
                 message.topic_part = decision.topic_part
         else:
-            decision = calls.open[key]
+            call = calls.open[key]
+            decision = call.decision
             message.topic_part = decision.topic_part  # "copied from the request", whatever the provider wrote
             # RFC 6, "Matchtags": an error ends a stream; without STREAMING the first response is the last
             if failed or decision.single_response:
@@ -389,7 +392,7 @@ class Router:
         message.head = stamped
         method = decision.method
         if method is not UNCOUNTED:
-            self.call_stats.answered(method, decision, key, message, failed)
+            self.call_stats.answered(decision, call, message, failed)
         records = self._records
         if origin.kind != PARENT:  # which looks for its own hop on top, as we do above
             front = rest

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _TOLD: Final = int(Role.OWNER | Role.ADMIN)
 """Roles that are told why the broker is away."""
-NOT_THERE: Final = errno.ENOSYS.to_bytes(4, "big")
-"""The errnum of a response, as it stands in its header."""
+NOT_THERE: Final[int] = errno.ENOSYS
+"""The last byte of the errnum of a response whose service nobody has."""
 READ_S: Final = 2.0
 """How long clients may take to read events that come faster than they were published."""
 LOOK_S: Final = 0.01
@@ -78,6 +78,7 @@ class Delivery:
         self.event_traces = EventTraces(sessions, upstream, self.fanout)
         self.any_rank_retry = AnyRankRetry(sessions, upstream) if kept.anywhere else None
         self._by_route = sessions.by_route
+        self._kept_requests = {} if self.any_rank_retry is None else self.any_rank_retry.held
 
     def forget(self, session: Session) -> None:
         """For Session: ``session`` is gone."""
@@ -120,14 +121,12 @@ class Delivery:
             else:
                 self.sessions.counters.late += 1
             return
-        retry = self.any_rank_retry
         # one comparison in the usual case: no request is kept, and the service was there
-        if (
-            retry is None
-            or not (retry.held or message.head[13:] == NOT_THERE)
-            or not retry.answered(session, message)
-        ):
-            session.answered(message)
+        if self._kept_requests or message.head[16] == NOT_THERE:
+            retry = self.any_rank_retry
+            if retry is not None and retry.answered(session, message):
+                return
+        session.answered(message)
 
     def requested(self, message: Message) -> bool:
         """See ``UpstreamReceiver``."""

@@ -123,7 +123,9 @@ class Provider:
         message.topic_part = owed[0]
         if failed or not owed[1][4] & STREAMING:
             self._remove(message.front, message.tag, owed)
-        session.delivery.upstream.send(message)
+        way = session.delivery.upstream.way
+        if way is not None:  # else nobody waits any more (``forget``)
+            way(message)
 
     def _learn(self, session: Session, head: bytes) -> tuple[bytes, bool]:
         """(stamped header, is it an error) for the header of a response, remembered."""

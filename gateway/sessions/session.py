@@ -307,7 +307,9 @@ class Session:
         message.head = decision.head
         if decision.anywhere and delivery.any_rank_retry is not None:
             delivery.any_rank_retry.keep(self, message, decision)
-        if delivery.upstream.send(message):
+        way = delivery.upstream.way
+        if way is not None:
+            way(message)
             self.counters.requests += 1
             if decision.notice_pending and self.kind not in CALLING:  # these owe notices for open calls only
                 decision.notice_pending = False
@@ -352,7 +354,9 @@ class Session:
         message.front = DELIMITER
         message.head = decision.head
         message.tag = NO_TAG
-        if delivery.upstream.send(message):
+        way = delivery.upstream.way
+        if way is not None:
+            way(message)
             self.counters.published += 1
             if delivery.pressure.shut:
                 delivery.pressure.published(self, message)

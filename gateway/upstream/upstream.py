@@ -160,6 +160,7 @@ class Upstream:
 
     Attributes:
         handle: for calls as the owner; None while not joined.
+        way: queues a message of a session, stamped, its hop on top, and never waits; None while not joined.
         joined: session traffic can be sent.
         epoch: uuid of rank 0's broker, whose numbers events carry; "" while not joined.
         owner: userid of the instance's owner, as whom we are stamped there; None before the first join.
@@ -183,6 +184,7 @@ class Upstream:
         self.shown = masked(uri)
         self.name = name or f"gateway-{random.randbytes(4).hex()}"
         self.handle: Trunk | None = None
+        self.way: Callable[[Message], object] | None = None
         self.joined = False
         self.epoch = ""
         self.owner: int | None = None
@@ -262,14 +264,10 @@ class Upstream:
     # -- session traffic -----------------------------------------------------------------------
 
     def send(self, message: Message) -> bool:
-        """Queue a message of a session, stamped, its hop on top; False when the upstream is away. Never waits."""
-        handle = self.handle
-        if handle is None:
+        """Send a message by ``way``; False when the upstream is away."""
+        if self.way is None:
             return False
-        if self._deployed is None:
-            handle.link.send(message)
-        else:
-            self._deployed.send(message)
+        self.way(message)
         return True
 
     def forget(self, front: bytes) -> None:
@@ -503,10 +501,12 @@ class Upstream:
     def _joined(self, trunk: Trunk, epoch: str) -> None:
         self.handle = trunk
         if self.headgate:
+            self.way = trunk.link.send
             trunk.ask_handled()
         else:
             options = replace(self._options, limits=OutboxLimits(cap_bytes=OWN_CAP_BYTES))
             self._deployed = FluxCoreAdapter(self.uri, options, trunk, self._receiver)
+            self.way = self._deployed.send
         self.joined = True
         self._since = asyncio.get_running_loop().time()
         self.reason = ""
@@ -529,7 +529,7 @@ class Upstream:
         self._choked(False)  # also of a link that was never joined: the next one begins unchoked
         if self.handle is not trunk:
             return
-        self.handle = None
+        self.handle = self.way = None
         self.joined = False
         self.epoch = ""
         self.losses += 1

@@ -44,6 +44,10 @@ class Recorder:
             self.receiver.answered(wire.response(message))
         return True
 
+    @property
+    def way(self):
+        return self.send
+
     def forget(self, front):
         """Nothing is kept for a session."""
 

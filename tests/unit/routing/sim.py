@@ -213,7 +213,11 @@ class Tree:
         """The tables of open calls say the same, whichever end one begins at; the figures of methods, too."""
         for rank in self.ranks:
             timed = Counter(
-                port.pending[key].open[key].method for port in rank.router.ports for key in port.began
+                call.decision.method
+                for port in rank.router.ports
+                for calls in port.calls.values()
+                for call in calls.open.values()
+                if call.began_ns >= 0
             )
             methods = rank.router.call_stats.methods.values()
             assert {method: method.open for method in methods if method.open} == timed

@@ -85,7 +85,7 @@ def test_a_provider_that_goes_is_an_error_of_its_calls(tree):
     depart(tree[0].router, provider.port)
     method = stats(tree).methods["echo.run"]
     assert (method.errors, method.open, method.last_text) == ({errno.EHOSTUNREACH: 2}, 0, "client is gone")
-    assert client.port.began == {}
+    assert client.port.pending == {}
 
 
 def test_what_a_caller_leaves_behind_is_not_open(tree):
@@ -96,7 +96,7 @@ def test_what_a_caller_leaves_behind_is_not_open(tree):
     method = stats(tree).methods["echo.run"]
     assert (method.calls, method.open) == (4, 1)
     depart(tree[0].router, client.port)
-    assert (method.open, client.port.began) == (0, {})
+    assert (method.open, client.port.pending) == (0, {})
 
 
 @pytest.mark.parametrize("flags", [0, STREAMING])

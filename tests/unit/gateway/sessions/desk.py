@@ -196,6 +196,10 @@ class Spy:
         self.sent.append(message.copy())
         return self._upstream.send(message)
 
+    @property
+    def way(self):
+        return self._upstream.way and self.send
+
     def requests(self, topic):
         return [one for one in self.sent if one.type == wire.REQUEST and one.topic == topic]
 

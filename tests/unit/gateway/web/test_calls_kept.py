@@ -79,8 +79,8 @@ class Stage:
 @contextlib.asynccontextmanager
 async def staged(rundir, live):
     sent, senders, upstream = [], [], live.gateway.delivery.upstream
-    send = upstream.send
-    upstream.send = lambda message: sent.append(message.topic) or send(message)
+    way = upstream.way
+    upstream.way = lambda message: sent.append(message.topic) or way(message)
     async with (
         contextlib.AsyncExitStack() as stack,
         connect(f"inproc://{rundir}") as handle,
