@@ -38,12 +38,13 @@ class InprocLink(Link):
     def send(self, message: Message) -> None:
         """Queue a copy of ``message``; see ``Link.send``."""
         outbox = self.outbox
-        if self.ended is not None or outbox.queue is not None:
-            outbox.enqueue(message.copy(), message.size, message.type)
-        else:
-            if not outbox.unflushed:
+        if outbox.queue is None and self.ended is None:
+            fresh = outbox.unflushed
+            if not fresh:
                 self.flusher.touch(self)
-            outbox.unflushed.append(message.copy())
+            fresh.append(message.copy())
+        else:
+            outbox.enqueue(message.copy(), message.size, message.type)
 
     def flush(self) -> None:
         """Hand over as much as the other side's window takes; queue the rest."""

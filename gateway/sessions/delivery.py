@@ -2,8 +2,8 @@
 
 ::
 
-    clients -> Session (sessions/) -> Upstream.send
-    Delivery.take       <- what one read brought for sessions, one after the other:
+    clients -> Session (sessions/) -> Upstream.way
+    Delivery.take       <- what one read brought for sessions, one after the other
     Delivery.answered   <- a response: the session whose route stack it carries
     Delivery.requested  <- a request: the session that serves its name
     Delivery.published  <- events: the fan-out, in runs

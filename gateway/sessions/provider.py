@@ -82,9 +82,10 @@ class Provider:
     def _forget_sender(self, front: bytes, topic: bytes) -> None:
         """A sender took leave of a service: its requests there need no answer."""
         path = path_of(topic)
-        for tag, row in list(self._owed.get(front, {}).items()):
+        tags = self._owed.get(front, {})
+        for tag, row in list(tags.items()):
             for owed in [one for one in row if path_of(bytes(part_data(one[0]) or b"")) == path]:
-                self._remove(front, tag, owed)
+                self._remove(front, tag, tags, row, owed)
 
     def _decline(self, session: Session, message: Message, errnum: int, text: str) -> None:
         """Answer a request that was not delivered."""
@@ -111,7 +112,7 @@ class Provider:
             known = self._learn(session, head)
         tags = self._owed.get(message.front)
         row = None if tags is None else tags.get(message.tag)
-        if row is None:
+        if tags is None or row is None:
             self.forged += 1
             session.counters.forged += 1
             return
@@ -122,7 +123,7 @@ class Provider:
         message.head, failed = known
         message.topic_part = owed[0]
         if failed or not owed[1][4] & STREAMING:
-            self._remove(message.front, message.tag, owed)
+            self._remove(message.front, message.tag, tags, row, owed)
         way = session.delivery.upstream.way
         if way is not None:  # else nobody waits any more (``forget``)
             way(message)
@@ -136,9 +137,9 @@ class Provider:
         known = self._heads[head] = (stamped, head[13:] != NO_ERROR)
         return known
 
-    def _remove(self, front: bytes, tag: bytes, owed: Owed) -> None:
-        tags = self._owed[front]
-        row = tags[tag]
+    def _remove(
+        self, front: bytes, tag: bytes, tags: dict[bytes, list[Owed]], row: list[Owed], owed: Owed
+    ) -> None:
         self.count -= 1
         if len(row) > 1:
             row.remove(owed)

@@ -6,7 +6,8 @@ A request from a browser to a service behind the upstream, function by function:
     Session.received    a batch: so many as the rate allows
     Session._request    a request like an earlier one has its Decision in the cache; else
     decisions.of_request  handled here? allowed? -> the stamped header
-    Session.forward     OpenCalls.add, routes replaced by this connection's hop, Upstream.send
+    Session.forward     OpenCalls.add, routes replaced by this connection's hop, Upstream.way
+    Delivery.take       the next of what a read from the upstream brought for sessions
     Delivery.answered   the response's stack names the session
     Session.answered    OpenCalls.take proves that it was asked for; the hop is taken off; link.send
 
