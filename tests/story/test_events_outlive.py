@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.live.brokers import BrokerProcess, one_broker
+from tests.live.brokers import BrokerProcess, one_broker, tree
 from tests.live.dashboards import Dashboard, Publisher, wrong
 from tests.live.gateways import GatewayProcess, config_in
 from tests.live.pair import token
@@ -203,6 +203,29 @@ def test_rank_0_with_a_journal_goes_on_with_its_numbers(rundir, how):
         assert len({one["epoch"] for each in scene.dashboards for one in each.resumes}) == 1
 
     play(rundir, script, f'[journal]\nenabled = true\ndirectory = "{rundir}/journal"\n')
+
+
+def test_rank_0_with_a_journal_below_which_the_gateways_are(rundir):
+    """Their link, to rank 1, stays, and what was missed on the way to it comes, too."""
+
+    async def script(scene):
+        scene.broker.kill()
+        scene.broker.start()
+        await asyncio.to_thread(scene.broker.wait_ready)
+        await scene.check()
+        assert [one.told for one in scene.dashboards] == [[]] * DASHBOARDS
+
+    async def main(fleet, root):
+        async with playing(fleet, root) as scene:
+            await script(scene)
+
+    with tree(rundir, 2, f'[journal]\nenabled = true\ndirectory = "{rundir}/journal"\n') as running:
+        root, leaf = running.ranks
+        fleet = Fleet(rundir, leaf.uri)
+        try:
+            asyncio.run(main(fleet, root))
+        finally:
+            fleet.close()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
