@@ -248,6 +248,19 @@ def test_credit_of_a_process_that_reads_nothing_fills_no_memory(run_node, monkey
     assert node.count("cast", "full") == 0
 
 
+def test_the_end_of_a_listener_makes_room_for_others_of_its_process(run_node):
+    """What fills the outbox of a process may all be for one that ends: then nothing is flushed."""
+    node = run_node(**NARROW, send_msgs=2)
+    server, client = node.server("cast", credit=MANY, rcvhwm=1), node.client("cast")
+    listener = server.open("t")
+    server.open("u")
+    until(lambda: client.cast("t", BIG) and node.status("cast")["control"]["waiting"] >= 5, "a full outbox")
+    client.cast("u", b"other")
+    until(lambda: [each["waiting"] for each in members(node) if each["attached"] is False], "it to wait")
+    server.ctl.send_multipart([encode(Kind.CLOSE, id=new_id(), listeners=(listener,)), b""])
+    until(lambda: server.get(give=False).body == b"other", "the cast")
+
+
 def test_what_waits_goes_elsewhere_when_its_process_is_killed(run_node):
     node = run_node(**NARROW)
     client, server = node.client("cast"), node.server("cast")
