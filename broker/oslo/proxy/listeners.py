@@ -17,6 +17,8 @@ What is for such a one and finds its queue full is lost, as far as no other list
 looks, not seconds: a proxy that was stopped, with its servers or alone, has looked but once meanwhile.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import deque

@@ -9,6 +9,8 @@ notification back, which is known by the stamp it bore and a digest of the rest.
 Where nobody of a pool is here, a backlog may keep what is for it: its next listener is sent that first (``backlog``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import hashlib
@@ -24,7 +26,8 @@ from broker.oslo.records import Opening
 if TYPE_CHECKING:
     from broker.oslo.proxy.backlog import Backlog
 
-ENDED_MAX: Final = 4_096
+# read where it is used, not folded by the compiler: tests change it
+ENDED_MAX: int = 4_096
 """Ended listeners whose pool is remembered: senders learn of an end with the directory's delay."""
 HANDED_SPARE: Final = 1_024
 """Stamps remembered beyond a listener's window: those of messages it is working on, which it may give back."""
