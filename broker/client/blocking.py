@@ -247,6 +247,11 @@ class Subscription(OpenItems[Event]):
         """Events lost to a full buffer since the subscription began."""
         return self._subscription.lost
 
+    @property
+    def epoch(self) -> str:
+        """Whose numbers the events have, where it began with those of before; else ""."""
+        return self._subscription.epoch
+
 
 class Handle(Mirror[AsyncHandle]):
     """A connection to a broker for ordinary threads: each name is that of ``broker.client.handle.Handle``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -59,33 +59,32 @@ class Page(NamedTuple):
         return self.events[-1].sequence if self.events else self.last
 
     @property
+    def rest(self) -> dict[str, object]:
+        """How the next page is asked for."""
+        return {"epoch": self.epoch, "sequence": self.end}
+
+    @property
     def final(self) -> bool:
         """Whether there was nothing behind it."""
         return self.end == self.last
 
 
-async def past_events(
+async def past_page(
     caller: Caller, asked: Mapping[str, object], *, timeout_s: float | None = None
-) -> AsyncIterator[Page]:
-    """The pages behind ``{"epoch", "sequence"}``, or of the last seconds (``{"age_s"}``), at least one, up to the
-    newest event; the next one is asked for when it is wanted. Each may take ``timeout_s``; None is as long as it takes.
+) -> Page:
+    """The first page behind ``{"epoch", "sequence"}``, or of the last seconds (``{"age_s"}``). It may take
+    ``timeout_s``; None is as long as it takes.
 
     Raises:
         RpcError: ENOSYS, rank 0 keeps none; EPERM, for the owner only. LinkError: the link ended.
         ProtocolError: what it answers are no events. TimeoutError: as above.
     """
-    while True:
-        found = (await caller.rpc("event.since", asked, nodeid=0, timeout_s=timeout_s)).json(_Since)
-        events = _decoded(found.events)
-        if [event.sequence for event in events] != [
-            (found.behind + place) % NUMBERS + 1 for place in range(len(events))
-        ]:
-            raise ProtocolError(f"event.since: numbers are left out behind {found.behind}")
-        page = Page(found.epoch, found.behind, found.last, found.missing, events)
-        yield page
-        if page.final:
-            return
-        asked = {"epoch": page.epoch, "sequence": page.end}
+    found = (await caller.rpc("event.since", asked, nodeid=0, timeout_s=timeout_s)).json(_Since)
+    events = _decoded(found.events)
+    expected = [(found.behind + place) % NUMBERS + 1 for place in range(len(events))]
+    if [event.sequence for event in events] != expected:
+        raise ProtocolError(f"event.since: numbers are left out behind {found.behind}")
+    return Page(found.epoch, found.behind, found.last, found.missing, events)
 
 
 def _decoded(text: str) -> list[Message]:

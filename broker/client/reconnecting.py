@@ -101,7 +101,7 @@ class Position:
         resumed: what the last ``resumed`` said; empty before.
     """
 
-    __slots__ = ("_asked", "_begun", "_services", "_subscriptions", "_token", "epoch", "resumed")
+    __slots__ = ("_asked", "_begun", "_lost", "_services", "_subscriptions", "_token", "epoch", "resumed")
 
     def __init__(self, subscriptions: SubscriptionTable, services: Services) -> None:
         self._subscriptions = subscriptions
@@ -109,6 +109,7 @@ class Position:
         self._token: str | None = None
         self._asked = False  # the far end takes one position a link
         self._begun: asyncio.Future[Message] | None = None
+        self._lost: LinkError | None = None
         self.epoch: str | None = None
         self.resumed: dict[str, Any] = {}
 
@@ -125,11 +126,13 @@ class Position:
 
         Raises:
             RpcError: EBUSY, something is subscribed to already; EOPNOTSUPP, it replays from numbers on; EHOSTUNREACH,
-                it has no broker.
+                it has no broker. LinkError: the link is lost.
         """
         replay = link.replay
         assert replay is not None
-        if self._asked or replay.resumed or self._subscriptions.prefixes:
+        if self._lost is not None:
+            raise same_error(self._lost)
+        if self._asked or replay.resumed or self._subscriptions:
             raise RpcError(
                 errno.EBUSY,
                 "over a gateway events of before come with the first subscription of a connection",
@@ -150,7 +153,7 @@ class Position:
     def lost(self, error: LinkError) -> None:
         """The link is gone: what it was asked to begin with does not come."""
         begun, self._begun = self._begun, None
-        self._asked = False
+        self._lost = error
         if begun is not None and not begun.done():
             begun.set_exception(same_error(error))
 
@@ -165,6 +168,7 @@ class Position:
         if replay is None:
             return
         replay.on_object = self._heard
+        self._asked, self._lost = False, None
         prefixes, former, known = self._subscriptions.prefixes, self._token, self.epoch is not None
         # nothing to go on from: the new link's own numbers count
         if not (prefixes and known):
@@ -179,7 +183,7 @@ class Position:
                 "sequence": self._subscriptions.sequence,
                 "subscriptions": prefixes,
             }
-            self._asked = bool(prefixes)
+            self._asked = True
             replay.resume(**position, **({"token": former} if former else {}))
 
     def _heard(self, obj: dict[str, Any]) -> None:
@@ -213,6 +217,8 @@ class Position:
         if not obj.get("recovered"):
             self._subscriptions.missed(
                 "the connection was lost, and the gateway cannot give all of what was missed"
+                if begun is None
+                else "the gateway cannot give all of what was published since"
             )
 
     def _withdraw(self, prefixes: Any) -> None:

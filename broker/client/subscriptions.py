@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from broker.bounded_queue import BoundedQueue
 from broker.client.calls import same_error
-from broker.client.past_events import Caller, Page, past_events
+from broker.client.past_events import Caller, Page, past_page
 from broker.errors import HeadgateError, LinkError, Missed, Overrun, ProtocolError, RpcError
 from broker.serving.request import Received
 from broker.wire.event_history import AHEAD, distance
@@ -186,6 +186,10 @@ class SubscriptionTable:
         if isinstance(number, int) and 0 < distance(self.sequence, number) <= AHEAD:
             self.sequence = number
 
+    def __len__(self) -> int:
+        """How many prefixes the far end was asked for, live or not yet."""
+        return len(self._by_prefix)
+
     @property
     def prefixes(self) -> list[str]:
         """Those that are live, or were when the link was lost."""
@@ -257,16 +261,15 @@ class Past:
         epoch: whose numbers they have; "" before the first page.
     """
 
-    __slots__ = ("_caller", "_live", "_pages", "_passed", "epoch")
+    __slots__ = ("_asked", "_caller", "_live", "_passed", "epoch")
 
     def __init__(self, caller: Caller, since: Since, live: BoundedQueue[Message]) -> None:
         self._caller = caller
         if isinstance(since, timedelta):
-            asked: dict[str, object] = {"age_s": since.total_seconds()}
+            self._asked: dict[str, object] = {"age_s": since.total_seconds()}
         else:
             epoch, sequence = since if isinstance(since, tuple) else (None, since)
-            asked = {"sequence": sequence} if epoch is None else {"epoch": epoch, "sequence": sequence}
-        self._pages: AsyncIterator[Page] = past_events(caller, asked)
+            self._asked = {"sequence": sequence} if epoch is None else {"epoch": epoch, "sequence": sequence}
         self._live = live
         self._passed = False  # live events were let pass: rank 0 has to be asked for them
         self.epoch = ""
@@ -279,12 +282,14 @@ class Past:
             self._passed = True
 
     async def turn(self) -> tuple[Page, list[Message] | None]:
-        """The next page, and what came live behind it, once it is the last one; None before.
+        """The next page, and what came live behind it, once it is the last one; None before. Who gives up waiting, or
+        is refused, may ask again.
 
         Raises:
-            RpcError, LinkError, ProtocolError: as ``past_events``.
+            RpcError, LinkError, ProtocolError: as ``past_page``.
         """
-        page = await anext(self._pages)
+        page = await past_page(self._caller, self._asked)
+        self._asked = page.rest
         if self.epoch not in ("", page.epoch):
             self._live.clear()  # another rank 0 begins anew: of what came live nobody knows whose it is
             self._passed = True
@@ -293,7 +298,6 @@ class Past:
             return page, None
         if self._passed:
             self._passed = False
-            self._pages = past_events(self._caller, {"epoch": page.epoch, "sequence": page.end})
             return page, None
         return page, [one for one in self._live if 0 < distance(page.end, one.sequence) <= AHEAD]
 

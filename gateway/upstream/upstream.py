@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from broker.awake import stall_s
 from broker.backoff import Backoff
 from broker.client.calls import Response
-from broker.client.past_events import past_events
+from broker.client.past_events import past_page
 from broker.errors import (
     ConfigError,
     HeadgateError,
@@ -455,17 +455,19 @@ class Upstream:
         history, numbering = self._receiver.history, trunk.numbering
         same = history.epoch == epoch
         behind = history.last if same else max(0, sequence - history.max_msgs)
-        patient = True
+        patient, asked = True, dict[str, object](epoch=epoch, sequence=behind)
         try:
-            async for page in past_events(trunk, {"epoch": epoch, "sequence": behind}, timeout_s=JOIN_S):
+            while True:
+                page = await past_page(trunk, asked, timeout_s=JOIN_S)
                 numbering.fillable = True
                 if page.epoch != epoch or trunk.ended is not None:
                     return  # another rank 0 answers by now, which is found out by what tells of the loss of this one
                 if page.events:
                     numbering.fill(epoch, page.events)
                     patient = patient and await self._receiver.until_read()
-                if same and numbering.meets(page.end):
+                if page.final or (same and numbering.meets(page.end)):
                     return
+                asked = page.rest
         except (RpcError, ProtocolError, TimeoutError) as error:
             log.debug("upstream: no events of before: %s", error)
 

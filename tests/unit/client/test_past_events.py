@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import broker.client
-from broker.client.past_events import past_events
+from broker.client.past_events import past_page
 from broker.errors import Missed, ProtocolError, RpcError
 from broker.services import event as service
 from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.event_history import FrameHistory
-from broker.wire.payload import encode_json
+from broker.wire.payload import decode_json, encode_json
 from tests.live.gateways import live, node, run
 from tests.unit.client.peer import soon, talk
 
@@ -142,7 +142,7 @@ def test_numbers_that_do_not_follow_each_other_are_a_protocol_error():
     frames = b"".join(wire.event("t", sequence=number).framed() for number in (1, 2, 4))
 
     async def script(h, peer):
-        asked = soon(anext(past_events(h, {"sequence": 0})))
+        asked = soon(past_page(h, {"sequence": 0}))
         told = {"epoch": "one", "last": 4, "behind": 0, "missing": False}
         peer.answer(await peer.next(), encode_json(told | {"events": base64.b64encode(frames).decode()}))
         with pytest.raises(ProtocolError, match="left out"):
@@ -154,7 +154,7 @@ def test_numbers_that_do_not_follow_each_other_are_a_protocol_error():
 @pytest.mark.parametrize("events", ["!", "AAAA", "EgDu/wAAACAA"])
 def test_what_are_no_events_is_a_protocol_error(events):
     async def script(h, peer):
-        asked = soon(anext(past_events(h, {"sequence": 0})))
+        asked = soon(past_page(h, {"sequence": 0}))
         answer = {"epoch": "one", "last": 3, "behind": 0, "missing": False, "events": events}
         peer.answer(await peer.next(), encode_json(answer))
         with pytest.raises(ProtocolError, match=r"event\.since"):
@@ -181,3 +181,30 @@ def test_over_a_gateway_they_are_what_its_user_may_have():
                     assert events.ready == 0
 
     run(main)
+
+
+def page(last, numbers, behind):
+    frames = b"".join(wire.event("t", sequence=number).framed() for number in numbers)
+    told = {"epoch": "one", "last": last, "behind": behind, "missing": False}
+    return encode_json(told | {"events": base64.b64encode(frames).decode()})
+
+
+def test_who_gave_up_waiting_for_a_page_gets_it_with_the_next_try():
+    async def script(h, peer):
+        events = h.subscribe("t", since=0)
+        entered = soon(events.__aenter__())
+        peer.answer(await peer.next(), page(4, [1, 2], 0))
+        await entered
+        assert await read(events, 2) == [1, 2]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await anext(events)
+        await peer.next()  # whose answer nobody waits for any more
+        peer.event("t", sequence=5)
+        again = soon(read(events, 3))
+        asked = await peer.next()
+        assert decode_json(asked.payload) == {"epoch": "one", "sequence": 2}
+        peer.answer(asked, page(5, [3, 4, 5], 2))
+        assert await again == [3, 4, 5]
+
+    talk(script)

@@ -13,7 +13,7 @@ from websockets.http11 import Response as Refusal
 import broker.client
 from broker.client import Reconnect
 from broker.client.service import Service
-from broker.errors import LinkEnded, LinkError, LinkRefused, Missed, RpcError
+from broker.errors import HeadgateError, LinkEnded, LinkError, LinkRefused, Missed, RpcError
 from broker.rfc6455 import reconnects
 from broker.wire.framing import Splitter
 from broker.wire.message import REQUEST, event, request, response
@@ -172,7 +172,7 @@ def test_a_number_alone_is_one_of_the_gateways_epoch_and_a_time_is_none():
         far.recovered = False
         async with h.subscribe("job.", since=7) as events:
             assert resumes(far)[0]["epoch"] == "e1"
-            with pytest.raises(Missed, match="cannot give all"):
+            with pytest.raises(Missed, match="cannot give all of what was published since"):
                 await anext(events)
 
     play(work)
@@ -411,3 +411,41 @@ def test_both_sides_mean_the_same_close_codes():
     assert {code: reconnects(code) for code in MEANINGS} == {
         code: meaning.reconnect for code, meaning in MEANINGS.items()
     }
+
+
+async def _refused(h, match="first subscription"):
+    with pytest.raises(HeadgateError, match=match):
+        async with asyncio.timeout(2), h.subscribe("job.", since=("e1", 42)):
+            pass
+
+
+def test_events_of_before_are_refused_where_the_gateway_was_asked_for_something_already():
+    """Asked all the same, a gateway ends the connection for good, and a link that is lost never answers."""
+
+    class Slow(Far):
+        async def _answer(self, connection, message):
+            await asyncio.sleep(0.05)
+            await super()._answer(connection, message)
+
+    async def work(h, far):
+        first = h.subscribe("log.")
+        entering = soon(first.__aenter__())
+        await settle()
+        await _refused(h)
+        await entering
+        await first.__aexit__(None, None, None)
+
+    play(work, far=Slow)
+
+    async def lost(h, far):
+        await far.lose()
+        while not h._lost:
+            await asyncio.sleep(0)
+        await _refused(h, "without a close frame")
+        await far.until(lambda: resumes(far))
+        await _refused(h)
+        assert len(resumes(far)) == 1
+        await h.close()
+        await _refused(h, "client is done")
+
+    play(lost)
