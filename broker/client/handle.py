@@ -296,13 +296,16 @@ class Handle(Connection):
                 or over ``ws`` EBUSY, it is not the first one, and EOPNOTSUPP, of a ``timedelta``.
         """
         room = buffer_msgs or self._limits.event_msgs, self._limits.event_bytes
-        past = resume = None
+        past = begin = None
         if since is not None and self.link.replay is not None:
-            resume = partial(self._position.begin_at, self.link, since)
+            begin = partial(self._begin_at, since)
         elif since is not None:
             past = Past(self, since, BoundedQueue(*room))
         inbox: Inbox[Event | Missed] = Inbox(*room)
-        return Subscription(prefixes or [""], self._subscriptions, inbox, overflow, past, resume)
+        return Subscription(prefixes or [""], self._subscriptions, inbox, overflow, past, begin)
+
+    def _begin_at(self, since: Since, prefixes: list[str]) -> asyncio.Future[wire.Message]:
+        return self._position.begin_at(self.link, since, prefixes)  # the link of when it begins
 
     # -- services ------------------------------------------------------------------------------
 

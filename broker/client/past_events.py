@@ -69,9 +69,7 @@ class Page(NamedTuple):
         return self.end == self.last
 
 
-async def past_page(
-    caller: Caller, asked: Mapping[str, object], *, timeout_s: float | None = None
-) -> Page:
+async def past_page(caller: Caller, asked: Mapping[str, object], *, timeout_s: float | None = None) -> Page:
     """The first page behind ``{"epoch", "sequence"}``, or of the last seconds (``{"age_s"}``). It may take
     ``timeout_s``; None is as long as it takes.
 

@@ -97,11 +97,10 @@ class Position:
     """The position of one handle; nothing where links have no ``replay``.
 
     Attributes:
-        epoch: of the numbers; None: not known.
         resumed: what the last ``resumed`` said; empty before.
     """
 
-    __slots__ = ("_asked", "_begun", "_lost", "_services", "_subscriptions", "_token", "epoch", "resumed")
+    __slots__ = ("_asked", "_begun", "_lost", "_services", "_subscriptions", "_token", "resumed")
 
     def __init__(self, subscriptions: SubscriptionTable, services: Services) -> None:
         self._subscriptions = subscriptions
@@ -110,7 +109,6 @@ class Position:
         self._asked = False  # the far end takes one position a link
         self._begun: asyncio.Future[Message] | None = None
         self._lost: LinkError | None = None
-        self.epoch: str | None = None
         self.resumed: dict[str, Any] = {}
 
     def follow(self, link: Link) -> None:
@@ -141,11 +139,11 @@ class Position:
             raise RpcError(
                 errno.EOPNOTSUPP, "a gateway gives events of before behind a number, not of a time"
             )
-        epoch, sequence = since if isinstance(since, tuple) else (self.epoch, since)
+        epoch, sequence = since if isinstance(since, tuple) else (self._subscriptions.epoch, since)
         if epoch is None:
             raise RpcError(errno.EHOSTUNREACH, "the gateway has no broker at present")
         self._asked = True
-        self.epoch, self._subscriptions.sequence = epoch, sequence
+        self._subscriptions.epoch, self._subscriptions.sequence = epoch, sequence
         self._begun = asyncio.get_running_loop().create_future()
         replay.resume(epoch=epoch, sequence=sequence, subscriptions=prefixes)
         return self._begun
@@ -159,7 +157,7 @@ class Position:
 
     def _begin(self, replay: EventReplay) -> None:
         self._token = replay.welcome.get("resume")
-        self.epoch = replay.welcome.get("epoch")
+        self._subscriptions.epoch = replay.welcome.get("epoch")
         self._subscriptions.sequence = _number(replay.welcome.get("sequence"))
 
     def resume(self, link: Link) -> None:
@@ -169,7 +167,8 @@ class Position:
             return
         replay.on_object = self._heard
         self._asked, self._lost = False, None
-        prefixes, former, known = self._subscriptions.prefixes, self._token, self.epoch is not None
+        prefixes, former = self._subscriptions.prefixes, self._token
+        known = self._subscriptions.epoch is not None
         # nothing to go on from: the new link's own numbers count
         if not (prefixes and known):
             self._begin(replay)
@@ -177,9 +176,9 @@ class Position:
         if prefixes and not known:
             self._subscriptions.restore()
             self._subscriptions.missed("the connection was lost while the gateway had no broker")
-        elif self.epoch is not None:
+        elif self._subscriptions.epoch is not None:
             position = {
-                "epoch": self.epoch,
+                "epoch": self._subscriptions.epoch,
                 "sequence": self._subscriptions.sequence,
                 "subscriptions": prefixes,
             }
@@ -193,8 +192,8 @@ class Position:
             self._resumed(obj)
         elif kind == "upstream" and obj.get("joined"):
             # another rank 0 numbers its events anew
-            if obj.get("epoch") != self.epoch:
-                self.epoch, self._subscriptions.sequence = obj.get("epoch"), 0
+            if obj.get("epoch") != self._subscriptions.epoch:
+                self._subscriptions.epoch, self._subscriptions.sequence = obj.get("epoch"), 0
             if obj.get("lost") != 0:
                 self._subscriptions.missed("the gateway lost its broker meanwhile")
         elif kind == "gap":
@@ -208,7 +207,7 @@ class Position:
 
     def _resumed(self, obj: dict[str, Any]) -> None:
         self.resumed = obj
-        self.epoch = obj.get("epoch") or self.epoch
+        self._subscriptions.epoch = obj.get("epoch") or self._subscriptions.epoch
         self._subscriptions.sequence = _number(obj.get("sequence"))
         self._withdraw(obj.get("denied"))
         begun, self._begun = self._begun, None

@@ -105,14 +105,16 @@ class SubscriptionTable:
 
     Attributes:
         sequence: number of the last event that came, or that is known to have been in front of the first one.
+        epoch: whose number that is; None: the far end did not say.
     """
 
-    __slots__ = ("_ask", "_by_prefix", "sequence")
+    __slots__ = ("_ask", "_by_prefix", "epoch", "sequence")
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._by_prefix: dict[bytes, SubscribedPrefix] = {}
         self.sequence = 0
+        self.epoch: str | None = None
 
     async def join(self, member: Subscription) -> None:
         """Add ``member``; returns once the broker knows its prefixes.
@@ -146,6 +148,7 @@ class SubscriptionTable:
             entry.members.append(member)
         try:
             await asyncio.shield(resumed)
+            member.epoch = self.epoch or ""
         except BaseException:
             self.leave(member)
             raise

@@ -141,6 +141,7 @@ def test_where_the_program_wanted_to_go_on_is_for_the_first_link():
 def test_a_first_subscription_may_begin_with_events_of_before():
     async def work(h, far):
         async with h.subscribe("job.", since=("e1", 42)) as events:
+            assert events.epoch == "e1"
             assert [(await anext(events)).sequence for _ in range(2)] == [43, 44]
             assert resumes(far) == [
                 {"type": "resume", "epoch": "e1", "sequence": 42, "subscriptions": ["job."]}
