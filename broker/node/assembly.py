@@ -18,7 +18,7 @@ from broker.errors import ConfigError
 from broker.exposition import TEXT, Page, PageListener
 from broker.identity import PeerInfo
 from broker.memory import Trim
-from broker.node import drain
+from broker.node import drain, event_numbers
 from broker.node.attributes import initial
 from broker.node.broker import Broker
 from broker.node.client_admission import ClientAdmission, Listeners, access_of
@@ -236,13 +236,15 @@ class Node:
     def _go_on_numbering(self, capture: Capture) -> None:
         """Go on behind the events of the former rank 0, as far as they are recorded."""
         events, kept, journal = self.broker.router.events, self.settings.events, self.settings.journal
-        history = events.history
+        history, writer = events.history, f"rank{self.rank}"
         if history is None:
+            event_numbers.forget(journal.directory, writer)
             return
         run = capture.recorder.options.run
         try:
-            numbers = EventNumbers(journal.directory, f"rank{self.rank}", run, history.epoch, kept.history_s)
+            numbers = EventNumbers(journal.directory, writer, run, history.epoch, kept.history_s)
         except OSError as error:
+            event_numbers.forget(journal.directory, writer)
             log.warning("journal %s: event numbers begin anew: %s", journal.directory, error.strerror)
             return
         self._numbers = numbers

@@ -14,6 +14,7 @@ a rank 0 that ran without its journal in between nothing is known here: who want
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import subprocess
@@ -53,6 +54,17 @@ class _About(msgspec.Struct):
     runs: list[tuple[str, int]]
 
 
+def path_of(directory: str, writer: str) -> Path:
+    """The file beside the segments."""
+    return Path(directory, f".{writer}.events")
+
+
+def forget(directory: str, writer: str) -> None:
+    """Nobody is to go on with these numbers: what comes now does not have them."""
+    with contextlib.suppress(OSError):
+        path_of(directory, writer).unlink()
+
+
 class EventNumbers:
     """The numbering of one rank 0.
 
@@ -68,7 +80,7 @@ class EventNumbers:
 
     def __init__(self, directory: str, writer: str, run: str, epoch: str, max_age_s: float) -> None:
         self._directory, self._writer = directory, writer
-        self._path = Path(directory, f".{writer}.events")
+        self._path = path_of(directory, writer)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.epoch, self.last, self._former = epoch, 0, list[tuple[str, int]]()
         known = self._read(boot, max_age_s or FOREVER_S)
@@ -117,14 +129,16 @@ class EventNumbers:
             log.error("%s: %s: event numbers will begin anew with the next start", self._path, error.strerror)
             os.close(self._fd)
             self._fd = -1
-            self._path.unlink(missing_ok=True)
+            forget(self._directory, self._writer)
 
     def close(self, sequence: int) -> None:
         """Rank 0 leaves in order, and has given ``sequence`` last; harmless twice."""
+        self._write(0, HEAD.pack(MAGIC, sequence, 1, time.time_ns()))
         if self._fd >= 0:
-            head = HEAD.pack(MAGIC, sequence, 1, time.time_ns())
-            os.pwrite(self._fd, head, 0)
-            os.fsync(self._fd)
+            with contextlib.suppress(
+                OSError
+            ):  # it counts until the machine is started again, as after a kill
+                os.fsync(self._fd)
             os.close(self._fd)
             self._fd = -1
 

@@ -6,7 +6,9 @@ import time
 
 import msgspec
 
+from broker import settings
 from broker.node import event_numbers as module
+from broker.node.assembly import Node
 from broker.node.event_numbers import HEAD, MAGIC, EventNumbers
 from broker.wire import message as wire
 from broker.wire.event_history import FrameHistory
@@ -99,6 +101,24 @@ def test_what_cannot_be_noted_is_not_gone_on_with(tmp_path, caplog):
     first.close(6)
     assert "begin anew" in caplog.text
     assert numbers(tmp_path, epoch="two").epoch == "two"
+
+
+def test_a_broker_that_keeps_no_events_leaves_no_numbers_behind(rundir):
+    """The next one that keeps some would go on with those of before it."""
+    journal = f'[journal]\nenabled = true\ndirectory = "{rundir}/j"\n'
+    epochs = []
+
+    async def script():
+        for kept in ("", "[events]\nhistory_bytes = 0\n", "", ""):
+            text = f'[broker]\nrundir = "{rundir}/r"\nlocal_uri = "local://{rundir}/s"\ndrain_s = 0.1\n'
+            node = Node(settings.loads(text + journal + kept).at_rank(0))
+            await node.start()
+            epochs.append(node.overlay.epoch)
+            await node.stop()
+
+    asyncio.run(script())
+    assert len(set(epochs)) == 3
+    assert epochs[2] == epochs[3]
 
 
 def restored(tmp_path, *, last=15, live=0, max_bytes=1 << 20):
