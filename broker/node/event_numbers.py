@@ -91,9 +91,13 @@ class EventNumbers:
         data = HEAD.pack(MAGIC, self.last, 0, time.time_ns())
         data += msgspec.json.encode(_About(self.epoch, boot, runs))
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        os.pwrite(self._fd, data, 0)
-        os.ftruncate(self._fd, len(data))
-        os.fsync(self._fd)
+        try:
+            os.pwrite(self._fd, data, 0)
+            os.ftruncate(self._fd, len(data))
+            os.fsync(self._fd)
+        except OSError:
+            os.close(self._fd)
+            raise
 
     def _read(self, boot: str, max_age_s: float) -> tuple[_About, int] | None:
         """What the former rank 0 has left, if numbers may go on behind it."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from broker.wire.message import Message
@@ -142,7 +143,7 @@ class History(Generic[Entry]):
         first = len(held) - distance(sequence, self.last)
         if not self._known or first < 0:
             raise LookupError(f"the events behind {sequence} are not all held")
-        return [held[index] for index in range(first, min(first + most, len(held)))]
+        return list(islice(held, first, first + most))
 
     def _shrink(self) -> None:
         held = self._held

@@ -233,12 +233,12 @@ class Fleet:
         """Say that this process ends, and speak no more."""
         from redis.exceptions import RedisError
 
+        if self._running is not None:
+            await _ended([self._running])  # first: a beat behind the goodbye would bring us back for a lease
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(ASK_S):
                 if not self.away:
                     await self._redis.publish(f"{self._channel}.all", encode(Bye(self._peers.name)))
-        if self._running is not None:
-            await _ended([self._running])
         await self._redis.aclose()
 
     async def _speak(self) -> None:

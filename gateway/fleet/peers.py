@@ -205,15 +205,17 @@ class Peers:
         self._questions += 1
         number, loop = self._questions, asyncio.get_running_loop()
         asked = self._asked[number] = {name: loop.create_future() for name in self.names(by)}
-        for carrier in {self._peers[name].carrier for name in asked}:
-            try:
-                carrier.say(Question(self.gateway, self.name, number, question))
-            except Lost:
-                for name in asked.keys() & self.names(carrier):
-                    asked[name].set_result(b"")
-        if asked:
-            await asyncio.wait(asked.values(), timeout=ASK_S)
-        del self._asked[number]
+        try:
+            for carrier in {self._peers[name].carrier for name in asked}:
+                try:
+                    carrier.say(Question(self.gateway, self.name, number, question))
+                except Lost:
+                    for name in asked.keys() & self.names(carrier):
+                        asked[name].set_result(b"")
+            if asked:
+                await asyncio.wait(asked.values(), timeout=ASK_S)
+        finally:
+            del self._asked[number]
         return {name: reply.result() if reply.done() else b"" for name, reply in asked.items()}
 
     def _take_reply(self, number: int, name: str, body: bytes) -> None:

@@ -27,6 +27,8 @@ log = logging.getLogger("headgate")
 SAVE_S: Final = 1.0
 """How often a worker writes its counts: what a kill -9 may lose."""
 ENDED: Final = "ended.json"
+NAMES: Final = 1024
+"""Workers that it names: more than end while somebody waits for an answer."""
 
 
 class _Ended(msgspec.Struct):
@@ -83,12 +85,15 @@ class WorkerCounts:
         """The counts of every worker that lives, and the counters of those that ended."""
         names = [path.stem for path in self._folder.glob("*.json") if path.name != ENDED]
         told = await self._ask()
+        others = {
+            name: _snapshot(told[name])
+            if told.get(name)
+            else counters_only(_saved(self._folder / f"{name}.json"))
+            for name in names
+            if name != self._name
+        }
         ended = _ended(self._folder)  # behind the others: what is folded meanwhile is told apart by its name
-        others = [name for name in names if name not in (self._name, *ended.names)]
-        kept = [
-            _snapshot(told[name]) if told.get(name) else counters_only(_saved(self._folder / f"{name}.json"))
-            for name in others
-        ]
+        kept = [samples for name, samples in others.items() if name not in ended.names]
         return [self._own(), *kept, ended.samples]
 
     async def _save_often(self) -> None:
@@ -113,9 +118,8 @@ def fold(folder: str, name: str) -> None:
     place = Path(folder)
     ended = _ended(place)
     samples = merged([ended.samples, counters_only(_saved(place / f"{name}.json"))])
-    still = [each for each in ended.names if (place / f"{each}.json").exists()]
     # the sum first, then the files: whoever reads between sees the name in both, and counts it once
-    atomic.write(place / ENDED, msgspec.json.encode(_Ended([*still, name], samples)))
+    atomic.write(place / ENDED, msgspec.json.encode(_Ended([*ended.names, name][-NAMES:], samples)))
     for suffix in ("json", "sock"):
         with contextlib.suppress(FileNotFoundError):
             (place / f"{name}.{suffix}").unlink()

@@ -202,3 +202,13 @@ async def test_a_folder_that_is_none(rundir):
 def test_processes_that_race_get_as_many_as_there_are(rundir):
     granted = racers.race(racers.acquire, 4, str(rundir), 8, 10)
     assert sum(granted) == 10, granted
+
+
+async def test_a_question_that_is_given_up_leaves_nothing_behind(rundir):
+    async with workers(rundir, "a", "b") as (one, two):
+        two.siblings._take = lambda: None  # it stands still
+        asyncio.get_running_loop().remove_reader(two.siblings._listener)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await one.peers.ask(b"?")
+        assert not one.peers._asked

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.errors import NotReady
+from gateway.web import worker_counts
 from gateway.web.metrics import COUNTER, GAUGE, LEAST, counters_only, merged, render
 from gateway.web.worker_counts import WorkerCounts, encoded, fold
 from tests.unit.gateway.web.site import Stream
@@ -157,6 +158,33 @@ async def test_a_file_that_is_folded_already_counts_once(rundir):
     second = all_.start("second", lambda: counted(1))
     assert total(await second.snapshots()) == 6
     await second.stop()
+
+
+@pytest.mark.parametrize("moment", ["_saved", "_ended"])
+async def test_workers_that_end_while_counts_are_read_count_once(rundir, monkeypatch, moment):
+    """The supervisor is another process, and folds whenever it likes."""
+    all_ = Workers(rundir)
+    for name, count in (("first", 5), ("second", 7)):
+        await all_.leave(name, all_.start(name, lambda count=count: counted(count)))
+    reader = all_.start("reader", lambda: counted(1))
+
+    async def ask():
+        return {"first": encoded(counted(5))}
+
+    reader._ask = ask
+    real = getattr(worker_counts, moment)
+
+    def read(place):
+        found = real(place)
+        monkeypatch.undo()
+        for name in ("first", "second"):
+            fold(str(rundir), name)
+        return found
+
+    monkeypatch.setattr(worker_counts, moment, read)
+    assert total(await reader.snapshots()) == 13
+    assert total(await reader.snapshots()) == 13
+    await reader.stop()
 
 
 async def test_a_full_disk_may_pass_before_a_worker_is_started_again(rundir, monkeypatch):
