@@ -130,7 +130,7 @@ class Numbering:
             history.add(fresh)
             self._receiver.filled(fresh)
             return
-        if not self._told or missed:
+        if changed or missed or not self._told:
             self._tell(changed, None if changed else missed)
         self._take(fresh)
 

@@ -376,7 +376,7 @@ class Upstream:
         if not first:
             await self._fill(trunk, epoch, sequence)
         if trunk.ended is None:
-            trunk.settle(epoch, sequence)
+            self._settle(trunk, epoch, sequence)
             self._here.set()
 
     async def _introduce(self, trunk: Trunk) -> None:
@@ -496,6 +496,15 @@ class Upstream:
         self.epoch = epoch
         await self._fill(trunk, epoch, sequence)
         if trunk.ended is None:
+            self._settle(trunk, epoch, sequence)
+
+    def _settle(self, trunk: Trunk, epoch: str, sequence: int) -> None:
+        """End the doubt, unless rank 0 was lost while events of before were read: what was held back may be another
+        one's.
+        """
+        if trunk.root_lost:
+            self._wake.set()  # to settle it again
+        else:
             trunk.settle(epoch, sequence)
 
     # -- what changed --------------------------------------------------------------------------

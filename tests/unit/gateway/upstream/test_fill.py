@@ -1,6 +1,7 @@
 """What was missed is filled in from what rank 0 keeps: before a stand-in."""
 
 from broker.errors import LinkEnded
+from tests.tables import for_each
 from tests.unit.gateway.upstream.recorder import Recorder, until
 from tests.unit.gateway.upstream.standin import StandIn, joined, run
 
@@ -137,5 +138,44 @@ def test_what_is_held_back_comes_behind_what_is_filled_in_and_once():
             await until(lambda: not upstream.handle.numbering.in_doubt)
             assert numbers(centre) == list(range(2, centre.history.last + 1))
             assert len(numbers(centre)) > 4
+
+    run(script)
+
+
+@for_each("late", [False, True])
+def test_another_rank_0_that_comes_while_events_are_filled_in_is_found_out(late):
+    """Whose numbers these are was asked before: what was held back meanwhile has the other one's."""
+
+    class Replaced(StandIn):
+        replacing = False
+
+        def event_since(self, link, message):
+            if not self.replacing:
+                super().event_since(link, message)
+                return
+            self.replacing = False
+            if late:  # with the last answer of the old one
+                super().event_since(link, message)
+            self.lose_root()
+            self.new_root()
+            for _ in range(8):
+                self.event("of the other")
+            if not late:
+                super().event_since(link, message)
+
+    async def script():
+        standin = Replaced(rank=3)
+        standin.keep()
+        async with joined(standin) as (_, centre, upstream):
+            centre.told.clear()
+            standin.lose_root()
+            await until(lambda: upstream.handle.numbering.in_doubt)
+            standin.root_lost, standin.replacing = False, True
+            await until(lambda: not standin.replacing and not upstream.handle.numbering.in_doubt)
+            standin.event("after")
+            await until(lambda: "after" in centre.topics())
+            assert upstream.epoch == "epoch-2"
+            assert ("joined", True, None) in centre.told
+            assert numbers(centre)[-10:] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
     run(script)
