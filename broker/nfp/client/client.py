@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, HeadgateError
 from broker.nfp import bodies
 from broker.nfp.client import fetch
 from broker.nfp.client.events import Subscription
@@ -208,9 +208,15 @@ class NfpClient:
         submission = Submission(uuid, service, task, chosen, body, timeout_s, deadline)
         if asked:
             return session.question(submission, once=True)
-        if keep and self._store is not None:
-            await self._store.add(submission)
-        return session.submit(submission)
+        if not keep or self._store is None:
+            return session.submit(submission)
+        added = await self._store.add(submission)
+        try:
+            return session.submit(submission)
+        except HeadgateError:
+            if added:  # it was refused: a later life must not find it
+                self._store.drop(uuid)
+            raise
 
     async def run(
         self,

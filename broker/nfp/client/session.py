@@ -147,9 +147,14 @@ class ClientSession(JobOwner):
     def submit(self, submission: Submission, earlier: StoredJob | None = None) -> Job:
         """Begin to look after a job; it is posted as soon as possible. ``earlier``: what came before a restart.
 
+        One of this uuid that is looked after already is returned as it is: somebody may have asked for it while the
+        caller waited for the disk or the broker.
+
         Raises:
             LinkClosed: the client is not open. HeadgateError: EAGAIN, too many are unfinished.
         """
+        if (known := self.jobs.get(submission.uuid)) is not None:
+            return known
         self._check_room(len(self.jobs), "jobs are unfinished")
         job = Job(submission, self)
         if earlier is not None:

@@ -16,7 +16,6 @@ import msgspec
 from broker.errors import ConfigError
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout
 from broker.nfp.client.job import Job, Submission
-from broker.nfp.contract import NotStored
 from broker.nfp.names import Code
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import Failure
@@ -88,22 +87,25 @@ class ClientStore(PeerStore[StoredJob]):
             raise ConfigError(f"{used}: {error}", errno.EBUSY) from error
         self._expire()
 
-    async def add(self, submission: Submission) -> None:
-        """Keep a job that is about to be sent; returns once it is on disk. One that is known stays as it is.
+    async def add(self, submission: Submission) -> bool:
+        """Keep a job that is about to be sent; returns once it is on disk. False: it is known, and stays as it is.
+
+        Whoever waits no longer (a cancellation) has not submitted the job: it is not kept either.
 
         Raises:
             NotStored: it cannot be written; the job is not kept.
         """
         uuid, service, task, target, body, timeout_s, _deadline = submission
         if uuid in self.jobs:
-            return
+            return False
         values = {"service": service, "task": task, "target": target, "timeout_s": timeout_s}
         self.put_job(uuid, values, body)
         try:
             await self.durable()
-        except NotStored:
+        except BaseException:
             self.drop(uuid)
             raise
+        return True
 
     def keep_workers(self, uuid: str, workers: tuple[str, ...]) -> None:
         """Keep who works on a job."""

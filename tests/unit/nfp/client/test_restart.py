@@ -5,19 +5,19 @@ import time
 
 import pytest
 
-from broker.errors import ConfigError
-from broker.nfp.client import JobCancelled, JobTimeout, NfpClient
+from broker.errors import ConfigError, HeadgateError
+from broker.nfp.client import JobCancelled, JobTimeout, Limits, NfpClient
 from broker.nfp.peer.keys import default_base_dir
 from tests.unit.nfp.client.running import WITHIN_S, client_of
 from tests.unit.nfp.holder import holder
 
 
-def lives(broker, folder, *works):
+def lives(broker, folder, *works, **options):
     """Run each of `works(client)` with a client of its own, one after the other, all of one name."""
 
     async def one(work):
         async with asyncio.timeout(WITHIN_S):
-            async with client_of(broker, state_dir=folder) as client:
+            async with client_of(broker, state_dir=folder, **options) as client:
                 return await work(client)
 
     return [asyncio.run(one(work)) for work in works]
@@ -223,3 +223,34 @@ def test_a_folder_that_cannot_be_made_is_told_with_what_to_do(ours, tmp_path):
     with pytest.raises(ConfigError, match="store=False keeps no jobs on disk"):
         client_of(ours, state_dir=tmp_path / "file" / "x")
     client_of(ours, state_dir=tmp_path / "file" / "x", store=False)
+
+
+def test_whoever_submits_or_attaches_one_uuid_at_the_same_time_has_the_same_job(ours, tmp_path):
+    async def first(client):
+        jobs = await asyncio.gather(*[client.submit("dummy", "never", uuid="u") for _ in range(3)])
+        await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
+        return len(set(jobs))
+
+    async def second(client):
+        jobs = await asyncio.gather(*[client.attach("u") for _ in range(3)])
+        ours.do(lambda: [ours.finish("u", worker, worker) for worker in ("w1", "w2")])
+        return len(set(jobs)), set(await jobs[0])
+
+    assert lives(ours, tmp_path, first, second) == [1, (1, {"w1", "w2"})]
+
+
+def test_a_job_that_was_refused_or_not_waited_for_is_not_found_later(ours, tmp_path):
+    async def first(client):
+        submitting = asyncio.ensure_future(client.submit("dummy", "never", uuid="not waited for"))
+        await asyncio.sleep(0)
+        submitting.cancel()
+        await client.submit("dummy", "never", uuid="kept")
+        with pytest.raises(HeadgateError, match="1 jobs are unfinished"):
+            await client.submit("dummy", "never", uuid="refused")
+
+    async def second(client):
+        return [job.uuid for job in await client.unfinished()]
+
+    one = Limits(jobs=1)
+    assert lives(ours, tmp_path, first, limits=one) == [None]
+    assert lives(ours, tmp_path, second) == [["kept"]]
