@@ -7,6 +7,7 @@ and the doors ``codecs``, ``websocket`` and ``web``.
 
 ``principal``  who a web client is: a leaf
 ``closes``     close codes: a leaf
+``notices``    what a gateway tells its clients beside messages: a leaf
 ``settings``   typed configuration (TOML)
 ``access``     rules: role x kind x topic prefix
 ``identity``   tokens, JWT, certificates, login links, origins, proxies; the store that workers share

@@ -24,6 +24,7 @@ from broker.wire.message import (
     TOPIC,
     Message,
 )
+from gateway import notices
 from gateway.codecs import control
 from gateway.codecs.contract import RUN_BYTES, Control, Refused
 from gateway.websocket.frames import BINARY, TEXT, frame, head
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from broker.errors import ProtocolError
     from gateway.events.run import Run
+    from gateway.notices import Notice
 
 NAME: Final = "flux.v1"
 
@@ -114,9 +116,9 @@ class BinaryCodec:
             form = run.forms[NAME] = _joined(run)
         return form
 
-    def encode_control(self, obj: Control) -> bytes | None:
+    def encode_control(self, obj: Notice) -> bytes | None:
         """See ``Codec.encode_control``."""
-        return frame(TEXT, control.encode(obj))
+        return frame(TEXT, notices.encode(obj))
 
 
 def _refused(body: bytes, wrong: DecodeError) -> Refused:

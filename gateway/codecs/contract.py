@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
     from broker.wire.message import Message
     from gateway.events.run import Run
+    from gateway.notices import Notice
 
 Control: TypeAlias = dict[str, Any]
-"""A control object: a JSON object whose ``type`` says what it is (``control``)."""
+"""A control object of a client: a JSON object whose ``type`` says what it is (``control``)."""
 
 RUN_BYTES: Final = 256 << 10
 """Events of a run are joined into one WebSocket message up to this size; precedent: batches between brokers."""
@@ -60,5 +61,5 @@ class Codec(Protocol):
     def encode_run(self, run: Run) -> bytes:
         """The complete frames of all events of ``run``; made once for all connections (``Run.forms``)."""
 
-    def encode_control(self, obj: Control) -> bytes | None:
+    def encode_control(self, obj: Notice) -> bytes | None:
         """The complete frame of a control object; None when the subprotocol has no place for it."""

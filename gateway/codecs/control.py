@@ -1,8 +1,7 @@
-"""Control objects: what gateway and client tell each other beside Flux messages, as JSON objects with a ``type``.
+"""Control objects of clients: JSON objects with a ``type``, beside Flux messages.
 
-From the client: ``auth``, ``refresh``, ``resume``, ``ping``. From the gateway: ``welcome``, ``gap``, ``upstream``,
-``refreshed``, ``resumed``, ``error``, ``shutdown``, ``pong``. PROTOCOL.md states their fields. What a client sends
-is checked here, type by type; unknown fields are refused, so that a misspelt one is not taken for an absent one.
+PROTOCOL.md states their fields, which are checked here, type by type; unknown fields are refused, so that a misspelt
+one is not taken for an absent one. What the gateway says is in ``gateway.notices``.
 """
 
 from __future__ import annotations
@@ -16,12 +15,8 @@ from msgspec import Meta, Struct
 from broker.errors import DecodeError
 from broker.nesting import NESTED_MAX, decoder
 from broker.wire.payload import HALF, has_half
-from gateway.closes import MEANINGS
 
 Sequence = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-
-PING: Final[dict[str, Any]] = {"type": "ping"}
-PONG: Final[dict[str, Any]] = {"type": "pong"}
 
 
 class Auth(Struct, tag_field="type", tag="auth", forbid_unknown_fields=True, frozen=True):
@@ -52,7 +47,6 @@ class Ping(Struct, tag_field="type", tag="ping", forbid_unknown_fields=True, fro
 ClientControl: TypeAlias = Auth | Refresh | Resume | Ping
 
 _read: Final = decoder(ClientControl)
-_encoder = msgspec.json.Encoder()
 _TEXT_CHARS: Final = 200
 """An error text quotes field names and types of what was sent; this much of it is enough."""
 
@@ -123,25 +117,3 @@ _WORDS: Final = {
     "array": "a list",
     "object": "an object",
 }
-
-
-def encode(obj: dict[str, Any]) -> bytes:
-    """The JSON text of a control object."""
-    return _encoder.encode(obj)
-
-
-def error(code: int, text: str = "") -> dict[str, Any]:
-    """What is said right before the connection is closed with ``code``; ``text`` may add to its meaning."""
-    meaning = MEANINGS[code]
-    return {
-        "type": "error",
-        "code": code,
-        "name": meaning.name,
-        "text": text or meaning.text,
-        "reconnect": meaning.reconnect,
-    }
-
-
-def gap(lost: int, first: int, last: int) -> dict[str, Any]:
-    """``lost`` events from number ``first`` to ``last`` were dropped because the client read too slowly."""
-    return {"type": "gap", "lost": lost, "from": first, "to": last}

@@ -35,6 +35,7 @@ from broker.wire import message as wire
 from broker.wire.message import CONTROL, DELIMITER, EVENT, NODEID_ANY, REQUEST, RESPONSE, Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.payload import encode_reason, encode_text, is_json_object
+from gateway import notices
 from gateway.codecs import control
 from gateway.codecs.contract import RUN_BYTES, Control, Refused
 from gateway.websocket.frames import TEXT, frame
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.events.run import Run
+    from gateway.notices import Notice
 
 NAME: Final = "flux.v1.json"
 
@@ -149,9 +151,9 @@ class JsonCodec:
             form = run.forms[NAME] = _joined(run)
         return form
 
-    def encode_control(self, obj: Control) -> bytes | None:
+    def encode_control(self, obj: Notice) -> bytes | None:
         """See ``Codec.encode_control``."""
-        return frame(TEXT, control.encode(obj))
+        return frame(TEXT, notices.encode(obj))
 
 
 # -- JSON to messages ----------------------------------------------------------------------------

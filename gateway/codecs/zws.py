@@ -27,6 +27,7 @@ from gateway.websocket.frames import BINARY, frame
 if TYPE_CHECKING:
     from broker.wire.message import Message
     from gateway.events.run import Run
+    from gateway.notices import Notice
 
 NAME: Final = "ZWS2.0"
 NULL_NAME: Final = "ZWS2.0/NULL"
@@ -118,7 +119,7 @@ class PlainCodec:
             form = run.forms[key] = b"".join([self.encode(message) for message in run.messages])
         return form
 
-    def encode_control(self, obj: Control) -> bytes | None:
+    def encode_control(self, obj: Notice) -> bytes | None:
         """None: there is no place for control objects."""
         return None
 
@@ -150,9 +151,9 @@ class NullCodec(PlainCodec):
             raise DecodeError(f"{self.name}: command {name[:32]!r} before READY")
         return []
 
-    def encode_control(self, obj: Control) -> bytes | None:
+    def encode_control(self, obj: Notice) -> bytes | None:
         """The PONG command for the object that answers a ping; None for everything else."""
-        if obj.get("type") != "pong":
+        if obj["type"] != "pong":
             return None
         return _data_frame(_COMMAND, _command_body("PONG", self._context))
 

@@ -30,6 +30,7 @@ from broker.wire.payload import decode_json
 from broker.wire.topic import service_of
 from gateway.closes import BUSY
 from gateway.events.run import Run, sender
+from gateway.notices import gap
 from gateway.sessions import answers
 from gateway.sessions.calls import unanswered
 
@@ -301,8 +302,7 @@ class DeliveryFilter:
                 lost.append(message)
         if lost:
             self.lost += len(lost)
-            span = {"from": lost[0].sequence, "to": lost[-1].sequence}
-            self._session.tell({"type": "gap", "lost": len(lost), **span})
+            self._session.tell(gap(len(lost), lost[0].sequence, lost[-1].sequence))
         return allowed, messages[known:]
 
     def _hand_on(self, run: Run) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from broker.identity import Role
 from broker.wire.event_history import MessageHistory
 from broker.wire.message import DELIMITER, REQUEST, RESPONSE, Message
+from gateway import notices
 from gateway.events.fanout import Fanout
 from gateway.events.latest import Latest
 from gateway.sessions.any_rank_retry import AnyRankRetry
@@ -208,12 +209,12 @@ class Delivery:
 
     def _tell_upstream(self, lost: int | None) -> None:
         up = self.upstream
-        said = {
+        said: notices.Upstream = {
             "type": "upstream",
             "joined": up.joined,
             "epoch": up.epoch or None,
             "reason": up.reason,
             "lost": lost,
         }
-        others = said | {"reason": "the broker is away"} if up.reason else said
+        others: notices.Upstream = {**said, "reason": "the broker is away"} if up.reason else said
         self.sessions.each(lambda session: session.tell(said if int(session.roles) & _TOLD else others))

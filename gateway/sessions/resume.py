@@ -21,7 +21,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from broker.rates import Buckets
 from broker.wire.audience import Prefixes
@@ -56,20 +56,6 @@ class HasRoom(Protocol):
         """Call ``told`` once, when no more than ``room_bytes`` wait any more."""
 
 
-class Resumed(NamedTuple):
-    """The outcome."""
-
-    recovered: bool
-    epoch: str
-    sequence: int
-    replayed: int
-    denied: list[str]
-    """Prefixes that the client may not subscribe to (any more)."""
-
-
-Done: TypeAlias = Callable[[Resumed], None]
-
-
 def token_for(key: bytes, principal: Principal, session: str) -> str:
     """The resume token of ``session``: worth something to this user only, and no credential by itself."""
     text = f"{session}\0{principal.userid}\0{principal.name}".encode("utf-8", "surrogateescape")
@@ -92,22 +78,18 @@ class Resumption:
     Args:
         session: of the new connection.
         epoch, sequence: what it knows of. prefixes: what it wants again.
-        done: hears the outcome, right after the session is live.
 
     Attributes:
         session: as above.
         cursor: number of the last event that the client has, or need not have.
     """
 
-    def __init__(
-        self, session: Session, epoch: str, sequence: int, prefixes: Sequence[str], done: Done
-    ) -> None:
+    def __init__(self, session: Session, epoch: str, sequence: int, prefixes: Sequence[str]) -> None:
         self.session = session
         self._sessions = session.sessions
         self._delivery = session.delivery
         self._epoch = epoch
         self.cursor = sequence
-        self._done = done
         self._replayed = 0
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
@@ -222,7 +204,16 @@ class Resumption:
         history, asked, replayed = delivery.history, session.delivery_filter, self._replayed
         if asked is not None:
             recovered, replayed = recovered and not asked.lost, asked.passed
-        self._done(Resumed(recovered, history.epoch, history.last, replayed, self._denied))
+        session.tell(
+            {
+                "type": "resumed",
+                "recovered": recovered,
+                "epoch": history.epoch,
+                "sequence": history.last,
+                "replayed": replayed,
+                "denied": self._denied,
+            }
+        )
         delivery.deadlines.subscribe_waiting(session)
 
 

@@ -35,7 +35,7 @@ from gateway.sessions import answers, decisions
 from gateway.sessions.authorization import AuthorizationFilter, DeliveryFilter
 from gateway.sessions.calls import NO_TAG, OpenCalls
 from gateway.sessions.provider import Provider
-from gateway.sessions.resume import Resumed, Resumption, session_of, token_for
+from gateway.sessions.resume import Resumption, session_of, token_for
 from gateway.upstream.upstream import UNREACHABLE
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from broker.errors import LinkError
     from broker.transport.link import Link
     from gateway.events.run import Run, SendRun
+    from gateway.notices import Notice, Welcome
     from gateway.principal import Principal
     from gateway.sessions.decisions import Decision
     from gateway.sessions.delivery import Delivery
     from gateway.sessions.requests import GatewayService
-    from gateway.sessions.resume import Done
     from gateway.sessions.sessions import Sessions
 
 log = logging.getLogger("headgate")
@@ -423,16 +423,11 @@ class Session:
             former = session_of(self.sessions.key, self.principal, str(obj.get("token", "")))
             if former is not None:
                 self.administration.supersede(self, former)
-            self.resume(
-                str(obj["epoch"]), int(obj["sequence"]), list(obj["subscriptions"]), self._tell_resumed
-            )
+            self.resume(str(obj["epoch"]), int(obj["sequence"]), list(obj["subscriptions"]))
         else:
             self.close(BAD_MESSAGE, f"a control object of type {str(kind)[:32]!r} has no place here")
 
-    def _tell_resumed(self, outcome: Resumed) -> None:
-        self.tell({"type": "resumed", **outcome._asdict()})
-
-    def welcome(self) -> dict[str, Any]:
+    def welcome(self) -> Welcome:
         """The first control object of a connection: who it is here, and what it may; its ``resume``, ``epoch`` and
         ``sequence`` make a ``resume`` object later.
         """
@@ -460,17 +455,16 @@ class Session:
             "expires": mine.expires,
         }
 
-    def resume(self, epoch: str, sequence: int, prefixes: Sequence[str], done: Done) -> None:
-        """Subscribe to ``prefixes`` again, from event ``sequence`` of ``epoch`` on; ``done`` hears the outcome.
+    def resume(self, epoch: str, sequence: int, prefixes: Sequence[str]) -> None:
+        """Subscribe to ``prefixes`` again, from event ``sequence`` of ``epoch`` on; ``resumed`` tells the outcome.
 
-        What was missed is sent before ``done`` is called; live events come after. ``done`` may be called within this
-        call. Once per session, before its first subscription.
+        What was missed is sent before that, live events come after. Once per session, before its first subscription.
         """
         self.resumed = True
-        self.resumption = Resumption(self, epoch, sequence, prefixes, done)
+        self.resumption = Resumption(self, epoch, sequence, prefixes)
         self.resumption.advance()
 
-    def tell(self, obj: dict[str, Any]) -> None:
+    def tell(self, obj: Notice) -> None:
         """Send a control object; links without a control channel ignore it."""
         tell = getattr(self.link, "tell", None)
         if tell is not None and not self.ended:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from broker.client import Handler
     from broker.client.nearby import Nearby
     from broker.wire.message import Message
+    from gateway.notices import State
     from gateway.settings.schema import GatewaySection
 
 
@@ -252,7 +253,7 @@ class Upstream:
         return self.handle if self.joined else None
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """As welcomes and statistics show it."""
         return {"joined": self.joined, "rank": self.rank, "size": self.size, "version": self.version}
 

@@ -1,6 +1,7 @@
 """The gateway over HTTP: what a request may ask, who it is from, and every route in one table.
 
 ``routes``      every route with its parameters and answers; the application and ``/openapi.json`` come from it
+``asyncapi``    ``/asyncapi.json``: the messages of the WebSocket and of streams of events
 ``app``         the routes as an aiohttp application: credentials, errors, security headers, CORS
 ``app_context`` what handlers need of the gateway behind them
 ``listener``    one place where clients connect: socket, TLS handshakes and PROXY headers under way, out of descriptors

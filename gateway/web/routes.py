@@ -1,4 +1,6 @@
-"""Every route, once: the application is built from this table, and so is ``/openapi.json`` (OpenAPI 3.1)."""
+"""Every route, once: the application is built from this table, and so are ``/openapi.json`` (OpenAPI 3.1) and the
+queries of ``/asyncapi.json``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from broker import __version__
 from gateway.history import reader as history_reader
 from gateway.history.scope import LATEST_S
 from gateway.history.traffic import BYS
-from gateway.web import health, history, login, metrics, rpc, sse
+from gateway.web import asyncapi, health, history, login, metrics, rpc, sse
 from gateway.web.answers import BYTES, JSON, PROBLEM, TEXT, json_answer
 from gateway.web.app_context import FRONT
 from gateway.web.requests import FLAG, RANK_MAX, TOPIC_BYTES
@@ -42,7 +44,7 @@ class Route:
         answers: status -> (what it means, media types; none: no body).
         public: needs no credential.
         body: media types of the request body; empty takes none.
-        wire: spoken of in PROTOCOL.md, not in OpenAPI (a WebSocket, a page).
+        wire: not in OpenAPI (a WebSocket, which is in AsyncAPI; a page).
     """
 
     method: str
@@ -68,6 +70,11 @@ async def serve_openapi(request: web.Request) -> web.Response:
     if prefix := request.app[FRONT].settings.gateway.prefix:
         found["servers"] = [{"url": prefix}]
     return json_answer(found)
+
+
+async def serve_asyncapi(request: web.Request) -> web.Response:
+    """Answer with what goes over the WebSocket and over streams of events."""
+    return json_answer(messages(request.app[FRONT].settings.gateway.prefix))
 
 
 _PAYLOADS: Final = (JSON, TEXT, BYTES)
@@ -122,6 +129,12 @@ _LIMIT: Final = Parameter(
     "query",
     "rows of each table",
     {"type": "integer", "minimum": 1, "maximum": history.LIMIT_MAX, "default": history_reader.LIMIT},
+)
+_OVERFLOW: Final = Parameter(
+    "overflow",
+    "query",
+    "what happens when events come faster than they are read",
+    {"type": "string", "enum": ["disconnect", "drop"]},
 )
 _BY: Final = Parameter(
     "by", "query", "what the series are", {"type": "string", "enum": list(BYS), "default": BYS[0]}
@@ -206,12 +219,7 @@ ROUTES: Final[tuple[Route, ...]] = (
                 {"type": "string", "maxLength": 255},
                 many=True,
             ),
-            Parameter(
-                "overflow",
-                "query",
-                "what happens when events come faster than they are read",
-                {"type": "string", "enum": ["disconnect", "drop"]},
-            ),
+            _OVERFLOW,
             Parameter(
                 "Last-Event-ID",
                 "header",
@@ -329,10 +337,27 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET",
+        "/asyncapi.json",
+        serve_asyncapi,
+        "The messages of /v1/ws and of /v1/events.",
+        {200: ("AsyncAPI 3.0", (JSON,))},
+        public=True,
+    ),
+    Route(
+        "GET",
         "/v1/ws",
         websocket,
         "Flux messages over a WebSocket (PROTOCOL.md).",
         {},
+        (
+            _OVERFLOW,
+            Parameter(
+                "auth",
+                "query",
+                "message: only an object `auth` counts as credential",
+                {"type": "string", "const": "message"},
+            ),
+        ),
         public=True,
         wire=True,
     ),
@@ -368,7 +393,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "Headgate gateway",
             "version": __version__,
-            "description": "Flux messages over HTTP. The WebSocket at /v1/ws is described in PROTOCOL.md.",
+            "description": "Flux messages over HTTP. /asyncapi.json has the messages of /v1/ws and of /v1/events.",
         },
         "security": [{"bearer": []}, {"cookie": []}, {"certificate": []}],
         "paths": paths,
@@ -381,6 +406,21 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
             },
         },
     }
+
+
+def messages(prefix: str = "") -> dict[str, Any]:
+    """The AsyncAPI document; ``prefix`` stands before all paths."""
+    return asyncapi.document(_query("/v1/ws"), _query("/v1/events"), prefix)
+
+
+def _query(path: str) -> Schema:
+    (route,) = (each for each in ROUTES if (each.method, each.path) == ("GET", path))
+    described = {
+        each.name: _parameter(each)["schema"] | {"description": each.text}
+        for each in route.parameters
+        if each.place == "query"
+    }
+    return {"type": "object", "properties": described}
 
 
 def _operation(route: Route) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import asyncio
 import base64
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from aiohttp import web
@@ -53,6 +53,7 @@ from gateway.web.requests import FLAG, RANK_MAX, choice, payload_of, seconds, to
 from gateway.websocket.outbox import WebOutbox
 
 if TYPE_CHECKING:
+    from gateway.notices import Notice
     from gateway.sessions.session import Session
 
 
@@ -103,7 +104,7 @@ class ExchangeLink(Link):
     def flush(self) -> None:
         """Nothing: the handler takes what is there."""
 
-    def tell(self, obj: dict[str, Any]) -> None:
+    def tell(self, obj: Notice) -> None:
         """Take a control object; a plain exchange has no place for any."""
 
     def pause(self) -> None:

@@ -16,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 from aiohttp import web
 
 from broker.identity import PeerInfo
@@ -26,8 +25,8 @@ from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.message import EVENT, RESPONSE, Message
 from broker.wire.payload import encode_json
-from gateway import closes
-from gateway.codecs import control, jsonview
+from gateway import closes, notices
+from gateway.codecs import jsonview
 from gateway.events.run import Run
 from gateway.sessions import answers
 from gateway.web.answers import ONE_LINE, STREAMED, Refusal, of_response
@@ -37,6 +36,7 @@ from gateway.web.rpc import ExchangeLink, open_session, take_rate
 from gateway.websocket.outbox import with_policy
 
 if TYPE_CHECKING:
+    from gateway.notices import Notice
     from gateway.principal import Principal
     from gateway.sessions.session import Session
 
@@ -92,7 +92,7 @@ class StreamLink(ExchangeLink):
         if self.ended is None:
             self.outbox.enqueue_events(_shared(run, self._epoch()), len(run), run.first, run.last)
 
-    def tell(self, obj: dict[str, Any]) -> None:
+    def tell(self, obj: Notice) -> None:
         """Keep a control object, as an event named by its type."""
         if self.ended is None:
             text = control_text(obj)
@@ -116,7 +116,7 @@ class StreamLink(ExchangeLink):
                 self.outbox.dequeue()
             gap = self.outbox.take_gap()
             if gap is not None:
-                self.tell(control.gap(*gap))
+                self.tell(notices.gap(*gap))
             if forms:
                 self._took(len(forms))
                 return forms
@@ -143,10 +143,12 @@ def text_of(run: Run, epoch: str) -> bytes:
     )
 
 
-def control_text(obj: dict[str, Any]) -> bytes:
+def control_text(obj: Notice) -> bytes:
     """A control object as text; one that tells a position (``welcome``, ``resumed``) has it as its id."""
-    mark = f"id: {obj['epoch']}:{obj['sequence']}\n" if obj.get("epoch") and "sequence" in obj else ""
-    return f"{mark}event: {obj['type']}\ndata: ".encode() + msgspec.json.encode(obj) + b"\n\n"
+    mark = ""
+    if (obj["type"] == "welcome" or obj["type"] == "resumed") and obj["epoch"]:
+        mark = f"id: {obj['epoch']}:{obj['sequence']}\n"
+    return f"{mark}event: {obj['type']}\ndata: ".encode() + notices.encode(obj) + b"\n\n"
 
 
 MEDIA_TYPE: Final = "text/event-stream"
@@ -273,5 +275,5 @@ async def _pump(response: web.StreamResponse, link: StreamLink, ping_s: float) -
             break
     code = link.code or closes.SLOW
     with contextlib.suppress(ConnectionError):
-        await response.write(control_text(control.error(code, str(link.ended))))
+        await response.write(control_text(notices.error(code, str(link.ended))))
         await response.write_eof()

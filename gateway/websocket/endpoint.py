@@ -20,8 +20,9 @@ from aiohttp import web
 
 from broker.awake import Deadline
 from broker.identity import PeerInfo
+from gateway import notices
 from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, BUSY, INTERNAL, SHUTDOWN
-from gateway.codecs import CODECS, choose, control, new_codec
+from gateway.codecs import CODECS, choose, new_codec
 from gateway.codecs.contract import Refused
 from gateway.principal import Denied
 from gateway.web.admission import Admission, key_of
@@ -320,4 +321,4 @@ def _has_control(codec: Codec) -> bool:
     return codec.encode_control(_ANY) is not None
 
 
-_ANY: Final[dict[str, Any]] = control.gap(0, 0, 0)
+_ANY: Final = notices.gap(0, 0, 0)

@@ -27,8 +27,8 @@ from broker.transport.link import Receiver
 from broker.transport.stream import WRITE_BYTES, StreamLink
 from broker.transport.tls.layer import TlsCodec
 from broker.wire.message import EVENT, Message
+from gateway import notices
 from gateway.closes import INTERNAL, MEANINGS, SLOW
-from gateway.codecs import control
 from gateway.codecs.contract import Refused
 from gateway.websocket import frames
 from gateway.websocket.codec import ServerCodec, are_messages
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from broker.wire.message import Message
     from gateway.codecs.contract import Codec
     from gateway.events.run import Run
+    from gateway.notices import Notice
     from gateway.web.admission import Slot
     from gateway.websocket.handshake import Taken
 
@@ -255,7 +256,7 @@ class WebSocketLink(StreamLink):
         else:
             self.outbox.enqueue_events(form, len(run.messages), run.first, run.last)
 
-    def tell(self, obj: dict[str, Any]) -> None:
+    def tell(self, obj: Notice) -> None:
         """Queue a control object; nothing where the subprotocol has no place for it."""
         form = self.codec.encode_control(obj)
         if form is not None:
@@ -303,7 +304,7 @@ class WebSocketLink(StreamLink):
         """See ``StreamLink``. The notice of a gap goes before the events that are taken again."""
         gap = self.outbox.take_gap()
         if gap is not None:
-            self.tell(control.gap(*gap))
+            self.tell(notices.gap(*gap))
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ class WebSocketLink(StreamLink):
         self.code = code
         reason = reason or MEANINGS[code].text
         # browsers tell a page nothing of a close but code and reason: the object says whether to come again
-        said = None if code == NORMAL else self.codec.encode_control(control.error(code, reason))
+        said = None if code == NORMAL else self.codec.encode_control(notices.error(code, reason))
         self._web.leave((said or b"") + frames.close(code, reason))
         kind = LinkBroken if code == SLOW else LinkClosed  # as on other links whose outbox overflows
         self._leave(error or kind(f"{self.peer.address}: closed with {code}: {reason}"), reason)

@@ -223,7 +223,7 @@ def control_objects(data: bytes) -> bool:
         found = control.decode(data)
     except DecodeError:
         return False
-    assert control.decode(control.encode(found)) == found
+    assert control.decode(json.dumps(found).encode()) == found
     return True
 
 

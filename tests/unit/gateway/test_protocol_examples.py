@@ -20,7 +20,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 import pytest
@@ -28,6 +28,7 @@ import pytest
 from broker.rfc6455 import reconnects
 from broker.wire import message as wire
 from broker.wire.message import Message
+from gateway import notices
 from gateway.closes import MEANINGS
 from gateway.codecs import CODECS, control, jsonview, new_codec, zws
 from gateway.settings.schema import LimitsSection
@@ -146,9 +147,9 @@ def test_what_the_gateway_sends(block):
             (message,) = jsonview.decode(compact(each))
             assert json.loads(jsonview.encode(message)) == each
         elif each["type"] == "error":
-            assert control.error(each["code"], each["text"]) == each
+            assert notices.error(each["code"], each["text"]) == each
         elif each["type"] == "gap":
-            assert control.gap(each["lost"], each["from"], each["to"]) == each
+            assert notices.gap(each["lost"], each["from"], each["to"]) == each
         else:
             assert each["type"] in LIVE
 
@@ -275,9 +276,10 @@ def told() -> dict[str, set[str]]:
 
 
 def test_the_control_objects_of_the_gateway():
-    for obj in (control.gap(1, 2, 3), control.error(4000)):
-        assert told()[obj["type"]] == set(obj) - {"type"}
-    assert set(told()) >= LIVE
+    fields = {
+        kind.__name__.lower(): set(kind.__annotations__) - {"type"} for kind in get_args(notices.Notice)
+    }
+    assert told() == fields | {"welcome": set()}  # its own section has them
 
 
 def test_the_close_codes():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from broker.errors import DecodeError
+from gateway import notices
 from gateway.closes import MEANINGS, SLOW
 from gateway.codecs import control
 from tests.tables import for_each
@@ -57,21 +58,21 @@ def test_no_secret_in_the_error_text():
 
 
 def test_the_error_object_says_what_the_close_code_means():
-    assert control.error(SLOW, "17 events wait") == {
+    assert notices.error(SLOW, "17 events wait") == {
         "type": "error",
         "code": 4002,
         "name": "slow",
         "text": "17 events wait",
         "reconnect": True,
     }
-    assert control.error(SLOW)["text"] == MEANINGS[SLOW].text
+    assert notices.error(SLOW)["text"] == MEANINGS[SLOW].text
 
 
 def test_the_gap_object():
-    assert control.gap(3, 10, 12) == {"type": "gap", "lost": 3, "from": 10, "to": 12}
+    assert notices.gap(3, 10, 12) == {"type": "gap", "lost": 3, "from": 10, "to": 12}
 
 
 def test_encoding():
-    assert json.loads(control.encode({"type": "welcome", "roles": ["user"], "expires": None}))["roles"] == [
+    assert json.loads(notices.encode({"type": "welcome", "roles": ["user"], "expires": None}))["roles"] == [
         "user"
     ]
