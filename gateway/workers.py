@@ -180,8 +180,8 @@ class Supervisor(supervisor.Supervisor):
         """Take in the end of a worker: keep what it counted, and tell the others."""
         try:
             fold(self._folder, worker)
-        except OSError as error:  # a full disk costs counts, not the gateway
-            log.warning("the counts of worker %s are lost: %s", worker, error)
+        except OSError as error:  # a full disk, say
+            log.warning("the counts of worker %s stay in a file of their own: %s", worker, error)
         siblings.tell_end(self._folder, worker)
 
     def _release(self) -> None:

@@ -80,8 +80,6 @@ class Siblings:
         await self._tasks.stop()
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._place)
         os.close(self._lock)
         tell_end(self._folder, self._peers.name)
 
@@ -168,7 +166,9 @@ class Siblings:
 
 
 def tell_end(folder: str, name: str) -> None:
-    """The worker ``name`` has ended: tell all that are there."""
+    """The worker ``name`` has ended: nobody waits for it any more, and all that are there are told."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{folder}/{name}{SUFFIX}")
     for place in _places(folder):
         _send(place, encode(Bye(name)))
 

@@ -144,11 +144,6 @@ class Delivery:
         if self.deadlines.resumptions:
             self.deadlines.arrived(messages)
 
-    def filled(self, messages: list[Message]) -> None:
-        """See ``UpstreamReceiver``."""
-        if self.latest is not None:
-            self.latest.update(messages)
-
     async def until_read(self) -> bool:
         """See ``UpstreamReceiver``: nobody has more than a quarter waiting of what may wait, so that who reads is not
         taken for slow because of what comes at once.
@@ -191,6 +186,8 @@ class Delivery:
         self.sessions.counters.missed += 0 if epoch_changed else missed or 0
         if self.latest is not None and (epoch_changed or missed != 0):
             self.latest.clear()  # the newest event of a topic may be among the missed: an older one would be wrong
+            if self.history:
+                self.latest.update(self.history.since(self.history.before, len(self.history)))
         self._tell_upstream(lost=None if epoch_changed else missed)
         self.deadlines.joined()
 

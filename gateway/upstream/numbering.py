@@ -128,7 +128,6 @@ class Numbering:
             history.begin(epoch, (fresh[0].sequence - 1) % NUMBERS)
         if self._first:
             history.add(fresh)
-            self._receiver.filled(fresh)
             return
         if changed or missed or not self._told:
             self._tell(changed, None if changed else missed)

@@ -62,9 +62,6 @@ class UpstreamReceiver(Protocol):
     def published(self, messages: list[Message]) -> None:
         """Events in order, numbered without a hole since the last ``upstream_joined``; the history has them already."""
 
-    def filled(self, messages: list[Message]) -> None:
-        """Events of before the first join, in order, which the history has: nobody was here for them."""
-
     async def until_read(self) -> bool:
         """Wait until clients have read most of what they were sent; False: that takes too long."""
 
@@ -72,7 +69,8 @@ class UpstreamReceiver(Protocol):
         """The link that carried the calls of one session has ended; ``front`` is its route stack."""
 
     def upstream_joined(self, epoch_changed: bool, missed: int | None) -> None:
-        """The upstream is there, or events were missed while it was.
+        """The upstream is there, or events were missed while it was. What the history has now is behind that; at the
+        first time it may have events of before, for which nobody was here.
 
         Args:
             epoch_changed: the instance's rank 0 is another one, numbers begin anew; also at the first time.

@@ -114,15 +114,17 @@ def encoded(snapshot: Snapshot) -> bytes:
 
 
 def fold(folder: str, name: str) -> None:
-    """For the supervisor: ``name`` has ended; keep its counters and remove its files."""
+    """For the supervisor: ``name`` has ended; keep its counters and remove its file.
+
+    Raises:
+        OSError: that is not to be had; its file goes on speaking for it.
+    """
     place = Path(folder)
     ended = _ended(place)
     samples = merged([ended.samples, counters_only(_saved(place / f"{name}.json"))])
-    # the sum first, then the files: whoever reads between sees the name in both, and counts it once
+    # the sum first, then the file: whoever reads between sees the name in both, and counts it once
     atomic.write(place / ENDED, msgspec.json.encode(_Ended([*ended.names, name][-NAMES:], samples)))
-    for suffix in ("json", "sock"):
-        with contextlib.suppress(FileNotFoundError):
-            (place / f"{name}.{suffix}").unlink()
+    (place / f"{name}.json").unlink(missing_ok=True)
 
 
 def _ended(folder: Path) -> _Ended:

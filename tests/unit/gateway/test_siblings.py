@@ -105,6 +105,7 @@ async def test_a_worker_that_is_killed_is_forgotten_and_nobody_else(rundir):
         tell_end(str(rundir), "a")
         await two.hears()
         assert (two.peers.elsewhere("alice"), two.peers.names()) == (1, ["c"])
+        assert not (rundir / "a.sock").exists(), "whoever starts would wait for it"
 
 
 async def test_a_worker_that_is_not_heard_of_counts_no_more_and_before_that_is_uncertain(rundir):

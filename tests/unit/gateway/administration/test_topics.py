@@ -6,10 +6,12 @@ from base64 import b64encode
 from hypothesis import given
 from hypothesis import strategies as st
 
+import broker.client
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
 from gateway.administration import topics
 from gateway.events.latest import Latest
+from tests.live import gateways
 from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import Others, principal, rule, run, until
 
@@ -62,6 +64,18 @@ def test_what_may_not_be_the_newest_any_more_is_not_told(changed, missed, left):
         assert len((await desk.owner().rpc("gateway.latest", {"topic": ""}))["events"]) == left
 
     run(script, rules=RULES, gateway=KEPT, join=False)
+
+
+def test_who_asks_a_gateway_that_has_just_begun_is_told_what_was_published_before():
+    async def main(folder):
+        uri = f"inproc://{folder}"
+        async with gateways.node(folder, uri), broker.client.connect(uri) as owner:
+            numbers = [await owner.publish(topic) for topic in ("weather.a", "weather.b", "weather.a")]
+            async with gateways.live(folder, '[gateway]\nlatest = ["weather."]\n', upstream=uri):
+                told = (await owner.rpc("gateway.latest", {"topic": ""})).json()["events"]
+                assert [each["sequence"] for each in told] == numbers[1:]
+
+    gateways.run(main)
 
 
 def test_nobody_is_told_what_it_may_not_see():

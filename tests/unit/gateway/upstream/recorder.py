@@ -47,9 +47,6 @@ class Recorder:
         self.told.append(("published", [message.sequence for message in messages]))
         self.events += messages
 
-    def filled(self, messages):
-        self.told.append(("filled", [message.sequence for message in messages]))
-
     async def until_read(self):
         await asyncio.sleep(0)
         return True
