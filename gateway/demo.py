@@ -147,14 +147,16 @@ async def stay(uri: str, party: Party, away_s: float = AGAIN_S) -> None:
     """Play ``party`` at the broker or gateway ``uri``, again and again: ``away_s`` after it is over, soon where it was
     lost.
     """
+    said = ""
     while True:
         pause_s = AGAIN_S
         try:
             async with broker.client.connect(uri) as h:
                 await party(h)
-            pause_s = away_s
+            pause_s, said = away_s, ""
         except (HeadgateError, OSError, TimeoutError) as error:
-            sys.stderr.write(f"{uri}: {error}\n")
+            if said != (said := f"{uri}: {error}\n"):  # a broker that stays away is told of once
+                sys.stderr.write(said)
         await asyncio.sleep(pause_s)
 
 
