@@ -27,6 +27,8 @@ EXAMPLES = (
 
 LONGEST_NUMBER: Final = 10
 """Digits of the largest number of an event."""
+LONGEST_S: Final = timedelta.max // timedelta(seconds=1)
+"""What a ``timedelta`` holds."""
 
 
 def as_json_value(event: Event) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def since_of(word: str | None) -> Since | None:
     if word is None:
         return None
     ago_s = seconds_of(word)
-    if ago_s is not None:
+    if ago_s is not None and ago_s < LONGEST_S:
         return timedelta(seconds=ago_s)
     epoch, _, number = word.strip().rpartition(":")
     if not (number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER):

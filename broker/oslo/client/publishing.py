@@ -425,6 +425,10 @@ class Notifications(Publisher):
         away = self._away(publication.exchange, publication.topic) | {target.node}
         pools = [pool for _listener, pool in target.listeners]
         others = self._choose(publication, pools, away, anyway=False)
+        # or nodes that nobody can connect to would pass it to each other for ever
+        while unreached := frozenset(other.node for other in others if self.links.get(other.node) is None):
+            away |= unreached
+            others = self._choose(publication, pools, away, anyway=False)
         for other in others:
             self.place(self._copy(publication, other, number))
         return sum(len(other.listeners) for other in others) == len(pools)

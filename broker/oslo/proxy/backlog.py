@@ -95,8 +95,9 @@ class Backlog:
             self._begin(shelf)
             self._seen_s[shelf] = seen_s
         for number, each in kept:
-            if each.shelf not in self._shelves:
-                continue  # dropped together, and only one of both was written
+            if each.shelf not in self._shelves:  # a disk that was full has its messages, and not the shelf
+                self._begin(each.shelf)
+                self._seen_s[each.shelf] = each.at_s
             self._shelves[each.shelf].append(number)
             self._kept[number] = each
             self.bytes += each.message.size

@@ -63,12 +63,11 @@ class Played:
         self._directory.close(0)
         self._context.term()
 
-    def announce(self, *records: Record, pipeline: str = "call", endpoint: str = "") -> None:
-        """Tell the directory who listens here."""
+    def announce(self, *records: Record, pipeline: str = "call", endpoint: str | None = None) -> None:
+        """Tell the directory who listens here; ``endpoint`` "": nobody reaches it from another node."""
         self._version += 1
-        state = State(
-            self.name, pipeline, self._incarnation, self._version, endpoint or self.endpoint, "", records
-        )
+        at = self.endpoint if endpoint is None else endpoint
+        state = State(self.name, pipeline, self._incarnation, self._version, at, "", records)
         self._directory.send_multipart(wire.encode(wire.DirectoryKind.ANNOUNCE, state))
 
     def renew(self, pipeline: str = "call") -> None:

@@ -214,6 +214,20 @@ def test_a_pool_has_another_listener_where_one_node_is_away(hear, open_session):
     assert sorted(here.get()[2] for _ in range(4)) == [b"0", b"1", b"2", b"3"]
 
 
+def test_a_pool_whose_nodes_are_all_out_of_reach_costs_its_own_notification_only(
+    directory, open_session, stack
+):
+    for name in ("n1", "n2", "n3"):
+        node = stack.enter_context(Played(door_of(directory), name))
+        node.announce(Record("x", "t.info", "", name * 12, "p"), pipeline="notify", endpoint="")
+    port = open_session()
+    port._use()
+    until(lambda: len(port._client.routes.replica.pools("x", "t.info").get("p", ())) == 3, "the pool")
+    for _ in range(3):
+        port.notify("x", "t.info", b"1")
+    until(lambda: port.status()["counts"].get("not_reached") == 3, "three lost ones")
+
+
 @pytest.mark.patient
 def test_a_proxy_that_lets_senders_wait_is_not_taken_for_one_that_is_down(hear, open_session, monkeypatch):
     """It reads nothing for seconds where a listener is slow; what would be dropped meanwhile has nowhere else to go."""

@@ -259,6 +259,29 @@ def test_a_full_disk_costs_no_message_and_hands_nothing_out_twice(tmp_path, cloc
     again.reactor.close()
 
 
+def test_a_full_disk_that_took_no_word_of_a_pool_costs_none_of_its_messages_later(tmp_path, clock):
+    path = tmp_path / "backlog"
+    disk = Disk(path, clock)
+    disk.file._db.execute("PRAGMA query_only = ON")
+    disk.backlog.come([KEY], "p")
+    disk.turn()
+    disk.file._db.execute("PRAGMA query_only = OFF")
+    assert disk.backlog.put(message(b"1"), "p")
+    disk.kill()
+    second = Disk(path, clock)
+    assert second.backlog.head([KEY], "p")[1] == message(b"1")
+    assert second.backlog.put(message(b"2"), "p")
+    second.kill()
+    third = Disk(path, clock)
+    assert second.counters.counts["backlog_disk"] == 0
+    assert [each.message.body for each in third.backlog._kept.values()] == [b"1", b"2"]
+    clock.now_s += CONFIG.keep_s
+    assert third.backlog.expire(lambda _shelf: False) == [BacklogRecipient(KEY, "p")]
+    third.kill()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM kept").fetchone() == (0,)
+
+
 def test_a_file_that_cannot_be_read_is_put_aside(tmp_path, clock):
     path = tmp_path / "backlog"
     path.write_bytes(b"no database at all" * 100)
