@@ -265,7 +265,7 @@ class Job:
         """Give readers an event that no packet has brought; ``size``: bytes that it carries."""
         self._buffer.put(event, size)
 
-    # -- from the tracker ----------------------------------------------------------------------------
+    # -- from the session -----------------------------------------------------------------------------
 
     def take(self, packet: Packet) -> None:
         """Take a packet about this job."""
