@@ -4,6 +4,7 @@ import doctest
 import operator
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,8 +40,12 @@ def test_links_lead_to_files():
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Page, and each line of its blocks that calls ``headgate``."""
-    for path in READ:
+    """Page, and each line of its blocks that calls ``headgate``; what a sentence names as a command, too."""
+    for path in dict.fromkeys(
+        path for path in LINKING if path.name != "CHANGELOG.md"
+    ):  # it tells of former ones
+        for found in re.findall(r"`(headgate [^`]+)`", pages.FENCED.sub("", path.read_text())):
+            yield name(path), " ".join(found.split())
         for language, text in blocks(path):
             if language == "sh":
                 for line in text.replace("\\\n", " ").splitlines():
@@ -53,6 +58,8 @@ def unknown(line: str) -> list[str]:
     words = shlex.split(line, comments=True)[1:]
     end = next((at for at, word in enumerate(words) if word in ("&", "|", "||", "&&", ">", "--")), len(words))
     words = words[:end]
+    if words[0] == "VERB":  # any
+        return []
     if words[0] not in BUILT_IN and not words[0].startswith("--"):
         return words[:1]
     return [
@@ -123,6 +130,14 @@ def test_limits_are_the_defaults_of_the_settings():
         settings = gateway.settings.GatewaySettings() if "gateway" in which else broker.settings.Settings()
         for text, name in zip(most.split(", "), re.findall(r"[a-z_.]+", names), strict=True):
             assert number(text) == operator.attrgetter(name)(settings), name
+
+
+def test_extras_that_the_page_of_installation_names_are_there_and_no_others():
+    page = (ROOT / "docs/installation.md").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {
+        name for name in extras if not name.startswith(("test", "lint"))
+    }
 
 
 def test_the_comparison_has_the_figures_of_the_benchmarks():
