@@ -351,15 +351,13 @@ class Listeners:
 
     def offer(self, listener: Listener, message: WaitingMessage) -> bool:
         """Send ``message`` to it, or let it wait there; False: there is no room."""
-        if not listener.queue and listener.takes(message.size):
-            if not self._hand(listener, message):
-                listener.wait(message)
-                self._press(listener)
-            return True
         if not listener.has_room:
-            self._drop(listener)
-            if not listener.has_room:
-                return False
+            self._drain(listener)  # what is not to be sent any more makes room, in its window, too
+        if not listener.queue and listener.takes(message.size):
+            if self._hand(listener, message):
+                return True
+        elif not listener.has_room:
+            return False
         listener.wait(message)
         self._press(listener)
         return True

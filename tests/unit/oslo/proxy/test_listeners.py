@@ -163,6 +163,24 @@ class Crowd:
         return self.listeners.asking
 
 
+def test_what_finds_a_queue_full_of_what_is_out_of_date_is_sent_at_once():
+    sent, over = [], set()
+
+    def send(_listener, message):
+        sent.append(message.id)
+        return 1
+
+    listeners = Listeners(LIMITS, send, lambda message: message.id in over)
+    listener = listeners.open(opening(credit=5, credit_bytes=100), "owner")
+    assert listeners.offer(listener, WaitingMessage(b"", b"", 60, id=b"first"))
+    assert listeners.offer(listener, WaitingMessage(b"", b"", 1000, id=b"large"))
+    over.add(b"large")
+    assert listeners.offer(listener, WaitingMessage(b"", b"", 1, id=b"small"))
+    assert sent == [b"first", b"small"]
+    assert not listener.queue
+    assert not listeners.asking
+
+
 def test_a_queue_that_moves_asks_for_a_pause_until_it_has_room():
     crowd = Crowd()
     crowd.fill(crowd.one, 8)
