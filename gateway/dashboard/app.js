@@ -281,7 +281,7 @@ class Dashboard {
   }
 
   #drawCalls() {
-    const { failing } = this.methods.total;
+    const { failing } = this.methods;
     this.tabs.badge('services', failing ? `${failing} failing` : '');
     if (this.tabs.current === 'services') this.panels.services.draw();
     this.panels.call.suggest(this.methods.rows);

@@ -175,6 +175,17 @@ def test_calls_are_what_the_gateway_tells_every_second_second(page):
     assert page.evaluate("asked.at(-1)") == {"rank": 3}
 
 
+def test_what_fails_now_and_then_is_told_without_a_flicker(page):
+    play(page, "Methods", CALLS | {"total": CALLS["total"] | {"failing": 2}})
+    tell(page, CALLS)
+    seen_each_second = []
+    for _ in range(12):
+        wait(page, 1)
+        seen_each_second.append(page.evaluate("model.failing"))
+    assert seen_each_second[:6] == [2] * 6
+    assert seen_each_second[-1] == 0
+
+
 def test_where_no_broker_counts_calls_the_page_says_so(page):
     play(page, "Methods", CALLS | {"rows": [], "why": "These brokers do not count calls."})
     assert page.evaluate("model.why") == "These brokers do not count calls."

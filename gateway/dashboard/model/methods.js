@@ -8,6 +8,8 @@ import { isDenied } from './access.js';
 
 const TOPIC = 'gateway.calls';
 const EVERY_MS = 2000;
+/** Answers for which something counts as failing: one error in some seconds is steady trouble, not trouble now and then. */
+const STEADY = 5;
 
 /** The values of a line, as a sparkline wants them. @param {(number | null)[]} recent */
 function line(recent) {
@@ -21,6 +23,7 @@ export class Methods extends EventTarget {
   #access;
   #timer;
   #run = null; // what asks; null: nothing does
+  #latest = []; // how many failed, by the latest answers
 
   /**
    * @param {import('../client.js').Client} client
@@ -35,7 +38,8 @@ export class Methods extends EventTarget {
     this.more = 0; // and so many that it did not tell
     this.silent = []; // what did not tell: {rank, part}
     this.longestMs = Infinity;
-    this.total = { calls: NaN, errors: NaN, open: NaN, failing: 0, worst: '', series: line([]) }; // of all ranks
+    this.total = { calls: NaN, errors: NaN, open: NaN, worst: '', series: line([]) }; // of all ranks
+    this.failing = 0; // how many methods fail, or did a moment ago
     this.why = ''; // why nothing can be shown
   }
 
@@ -87,6 +91,8 @@ export class Methods extends EventTarget {
     this.silent = silent;
     this.longestMs = longestMs ?? Infinity;
     this.total = { ...total, series: line(total.recent) };
+    this.#latest = [...this.#latest, total.failing].slice(-STEADY);
+    this.failing = Math.max(...this.#latest);
     return why;
   }
 }
