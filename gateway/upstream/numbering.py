@@ -111,6 +111,15 @@ class Numbering:
         self._history.add(messages)
         self._receiver.published(messages)
 
+    def agree(self, epoch: str, sequence: int) -> None:
+        """``sequence`` was given by ``epoch``, and belongs to an event that is held back: where that is another
+        numbering than before, what came in front of its last unbroken stretch is the former one's, and goes.
+        """
+        held = self._held
+        if held is not None and epoch != self._history.epoch:
+            for _ in range(_stretch(list(held), sequence)):
+                held.pop()
+
     def fill(self, epoch: str, messages: list[Message]) -> None:
         """Take events that rank 0 has kept, while in doubt: of ``epoch``, in order, before those that are held back;
         never empty. Those that are known here are passed over.

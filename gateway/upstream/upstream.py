@@ -454,6 +454,7 @@ class Upstream:
         if not self.headgate:
             return
         history, numbering = self._receiver.history, trunk.numbering
+        numbering.agree(epoch, sequence)
         same = history.epoch == epoch
         behind = history.last if same else max(0, sequence - history.max_msgs)
         patient, asked = True, dict[str, object](epoch=epoch, sequence=behind)

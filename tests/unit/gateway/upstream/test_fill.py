@@ -174,3 +174,24 @@ def test_another_rank_0_that_comes_while_events_are_filled_in_is_found_out(late)
             assert numbers(centre)[-10:] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
     run(script)
+
+
+def test_what_the_former_rank_0_published_while_in_doubt_is_not_taken_for_the_next_ones():
+    async def script():
+        async with joined(keeping(rank=3)) as (standin, centre, upstream):
+            standin.lose_root()
+            await until(lambda: upstream.handle.numbering.in_doubt)
+            centre.told.clear()
+            for _ in range(20):  # the way there only broke
+                standin.event("of the former")
+            standin.new_root()  # and then it was another one
+            for _ in range(3):
+                standin.event("of the next")
+            await until(lambda: not upstream.handle.numbering.in_doubt)
+            standin.event("after")
+            await until(lambda: "after" in centre.topics())
+            assert numbers(centre) == [1, 2, 3, 4, 5]
+            assert "of the former" not in centre.topics()[-5:]
+            assert centre.told[0] == ("joined", True, None)
+
+    run(script)
