@@ -89,12 +89,26 @@ def test_jobs_of_the_rules_are_those_of_the_service_monitor() -> None:
     assert jobs == {"headgate-broker", "headgate-gateway", "headgate-oslo"}
 
 
-def test_prometheus_takes_the_rules() -> None:
+def test_variables_and_units_of_the_dashboard_are_there() -> None:
+    variables = {each["name"] for each in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"]))) - {"__rate_interval", "__all"}
+    assert used == variables
+    kinds = {panel["type"] for panel in DASHBOARD["panels"]}
+    assert kinds <= {"row", "stat", "timeseries"}  # of Grafana itself: no plugin is asked for
+
+
+def test_prometheus_takes_the_rules_and_what_the_dashboard_asks(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("optional: promtool is not here (Debian: prometheus)")
+    asked = [
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "1m")}
+        for number, expression in enumerate(EXPRESSIONS)
+    ]
+    panels = tmp_path / "panels.yaml"
+    panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": asked}]}))
     told = subprocess.run(
-        [promtool, "check", "rules", str(MONITORING / "alerts.yaml")],
+        [promtool, "check", "rules", "--lint=none", str(MONITORING / "alerts.yaml"), str(panels)],
         capture_output=True,
         text=True,
         timeout=30,
