@@ -13,6 +13,7 @@ SAMPLES: Final = (
     "broker.nfp.dispatch.dispatcher",
     "broker.nfp.frames",
     "broker.node.broker",
+    "broker.oslo.directory.link",
     "broker.oslo.frames",
     "broker.oslo.proxy.call",
     "broker.oslo.reactor.loop",

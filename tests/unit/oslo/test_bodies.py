@@ -50,9 +50,8 @@ def test_what_is_no_stream_is_refused(body, why):
         plain(body)
 
 
-def test_a_format_reads_both_and_writes_one():
+def test_a_format_writes_one_and_both_are_read():
     quiet, brief = BodyFormat(), BodyFormat(compress=True)
     assert quiet.write(LONG) is LONG
     assert brief.write(LONG)[:1] == b"x"
-    for form in (quiet, brief):
-        assert form.read(brief.write(LONG)) == form.read(LONG) == LONG
+    assert plain(brief.write(LONG)) == plain(LONG) == LONG
