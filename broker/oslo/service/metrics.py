@@ -24,7 +24,7 @@ Status = Mapping[str, Any]
 Statuses = Mapping[str, Status | None]
 
 DELIVERED: Final = ("handed", "published", "delivered")
-REFUSED: Final = {"denied": "denied", "pending_full": "busy"}
+REFUSED: Final = ("denied",)
 """Counts of what was refused, beside ``refused_REASON``."""
 DROPPED: Final = frozenset({
     "abandoned", "backlog_disk", "backlog_expired", "backlog_full", "client_gone", "doubled", "foreign_replies",
@@ -110,10 +110,8 @@ def _losses(pipelines: Mapping[str, Status]) -> list[Sample]:
     for room, said in pipelines.items():
         reasons: dict[str, int] = {}
         for name, count in _counts(said).items():
-            reason = REFUSED.get(name) or (
-                name.removeprefix("refused_") if name.startswith("refused_") else ""
-            )
-            if name not in EXPIRED and reason:
+            if name not in EXPIRED and (name in REFUSED or name.startswith("refused_")):
+                reason = name.removeprefix("refused_")
                 reasons[reason] = reasons.get(reason, 0) + count
             elif name in DROPPED:
                 dropped.append(({"pipeline": room, "reason": name}, float(count)))

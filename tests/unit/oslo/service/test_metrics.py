@@ -62,15 +62,15 @@ def test_messages_by_topic_and_why_they_fail():
 
 def test_refusals_drops_and_expiry_are_apart():
     counts = {
-        "refused_busy": 2,
-        "pending_full": 1,
+        "refused_denied": 2,
+        "denied": 1,
         "refused_expired": 3,
         "expired": 4,
         "nobody": 5,
         "handed": 6,
     }
     found = series({"notify": {"pipeline": "notify", "counts": {**counts, "pauses": 7, "some_day": 8}}})
-    assert found['headgate_oslo_refused_messages_total{pipeline="notify",reason="busy"}'] == 3
+    assert found['headgate_oslo_refused_messages_total{pipeline="notify",reason="denied"}'] == 3
     assert found['headgate_oslo_expired_messages_total{pipeline="notify"}'] == 7
     assert found['headgate_oslo_dropped_messages_total{pipeline="notify",reason="nobody"}'] == 5
     assert found['headgate_oslo_delivered_messages_total{pipeline="notify"}'] == 6
@@ -98,10 +98,10 @@ def test_what_is_kept_for_listeners_that_are_away_is_not_dropped():
 
 NO_LOSS = {
     "backlog_given", "backlog_kept", "chosen_again", "closed", "credit_unknown", "credits", "died",
-    "handshakes", "lapsed", "moved", "opened", "rechosen", "requeued", "subscription_denied",
+    "handshakes", "lapsed", "moved", "opened", "pending_full", "rechosen", "requeued", "subscription_denied",
     "subscription_in_doubt", "taken", "unwatched",
 }  # fmt: skip
-"""What happened to listeners, or to messages that went on."""
+"""What happened to listeners, or to messages that went on; or why something is counted as refused."""
 
 
 def test_whatever_a_proxy_counts_has_its_place():
@@ -134,6 +134,17 @@ def test_a_real_room_tells_what_it_counts(tmp_path_factory, room):
     if room == "cast":
         assert found['headgate_oslo_dropped_messages_total{pipeline="cast",reason="no_route"}'] == 1
         assert found['headgate_oslo_received_messages_total{pipeline="cast"}'] == 1
+
+
+def test_a_call_that_finds_the_table_full_is_refused_once(tmp_path_factory):
+    with node_at(tmp_path_factory.mktemp("n") / "s", run=frozenset({"call"}), pending_max=1) as node:
+        server, client = node.server(), node.client()
+        server.open("t")
+        for _ in range(2):
+            client.call("t")
+        client.get()
+        found = series({"call": node.status("call")})
+    assert found['headgate_oslo_refused_messages_total{pipeline="call",reason="busy"}'] == 1
 
 
 def test_a_journal_is_told_of_by_one_room_of_its_process():
