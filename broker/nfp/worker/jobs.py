@@ -511,6 +511,8 @@ class Jobs:
         self._background.spawn(f"accept {job.uuid}", self._accept_late(job))
 
     async def _accept_late(self, job: JobRun) -> None:
+        if job.ended:
+            return  # it was deleted in this very moment, and nobody wants to find it
         try:
             await self._accept(job)
         except HeadgateError as error:
@@ -568,8 +570,8 @@ class Jobs:
             self._finish(job, _cancelled(job))
         elif isinstance(job.context, ThreadContext) and job.state == RUNNING:
             job.context.interrupt()
-        else:
-            job.running.cancel()
+        else:  # behind its first step: without one it would keep its slot, and have no result
+            self.loop.call_soon(job.running.cancel)
 
     # -- it has its result ------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ import pytest
 
 from broker.errors import HeadgateError
 from broker.nfp import bodies
-from broker.nfp.names import Command
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Dialect, Sender
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 from tests.unit.nfp.worker.test_lives import killed
@@ -482,3 +483,25 @@ def test_an_ordinary_task_that_is_cancelled_while_its_files_come_is_not_entered(
 
     asyncio.run(main())
     assert runs == []
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_job_that_is_deleted_at_any_moment_leaves_its_slot_and_the_store(tmp_path, turns):
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+            counted(worker, [])
+            async with working(worker, broker):
+                jobs = worker._session.jobs
+                jobs.accept_after_s = 0.0
+                about = {"dialect": Dialect.NORFAB, "uuid": "u1", "client": b"c#1"}
+                jobs.on_packet(Packet(Sender.BROKER, Command.POST, body=b'{"task": "forever"}', **about))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                jobs.on_packet(Packet(Sender.BROKER, Command.DELETE, body=b"{}", **about))
+                async with asyncio.timeout(PATIENCE_S):
+                    while jobs.running or jobs.busy:
+                        await asyncio.sleep(0.01)
+                return jobs._store.state("u1")
+
+    assert asyncio.run(main()) in ("", "cancelled")
