@@ -15,6 +15,7 @@ from broker.cli.session import Session
 from broker.client import Event, Handle
 from broker.client.subscriptions import Since
 from broker.times import seconds_of
+from broker.wire.event_history import NUMBERS
 
 EXAMPLES = (
     "headgate sub                        every event, until Ctrl-C",
@@ -65,7 +66,9 @@ def since_of(word: str | None) -> Since | None:
     if ago_s is not None and ago_s < LONGEST_S:
         return timedelta(seconds=ago_s)
     epoch, _, number = word.strip().rpartition(":")
-    if not (number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER):
+    if not (
+        number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER and int(number) <= NUMBERS
+    ):
         raise UsageError(
             f"--since {word[:64]!r}: expected how long ago: 30s, 10m, 2h; or the number of an event, or EPOCH:NUMBER"
         )

@@ -249,7 +249,7 @@ def test_sub_since_prints_those_of_before(broker, capsys):
         assert [line.split()[1] for line in lines(capsys)] == wanted
 
 
-@for_each("word", ["x", "", "5 minutes", "-1", "12345678901", "epoch:", "1.5", "999999999w"])
+@for_each("word", ["x", "", "5 minutes", "-1", "12345678901", "4294967296", "epoch:", "1.5", "999999999w"])
 def test_sub_since_says_what_it_expects(word, capsys):
     assert main(["sub", "--since", word]) == exits.USAGE
     assert "expected how long ago" in capsys.readouterr().err
