@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.errors import ConfigError, LinkClosed
-from broker.nfp.client import FetchFailed, JobError, JobTimeout, RequestFailed
+from broker.nfp.client import FetchFailed, JobError, JobFailed, JobTimeout, RequestFailed
 from broker.nfp.client.blocking import BlockingClient, BlockingJob
 from broker.nfp.names import Code
 from broker.nfp.norfab.inventory import Inventory
@@ -67,16 +67,18 @@ class NFPJobFuture:
         results: dict[str, Any] | None = None
         try:
             results = self._job.result(timeout_s=wait_s)
-        except JobTimeout as error:
-            results = self._add_late(error)
         except (JobError, LinkClosed) as error:
             log.error("job %s (%s.%s): %s", self.uuid, self.service, self.task, error)
+            # its time is over, whoever noticed first: we, or the broker
+            if isinstance(error, JobTimeout) or (
+                isinstance(error, JobFailed) and error.status == Code.TIMEOUT
+            ):
+                results = self._add_late(error)
         except TimeoutError:
             pass  # it goes on
         return write_markdown(self, results) if markdown else results
 
-    def _add_late(self, error: JobTimeout) -> dict[str, Any]:
-        log.error("%s", error)
+    def _add_late(self, error: JobError) -> dict[str, Any]:
         asked = [self.workers] if isinstance(self.workers, str) else self.workers
         late = Result(failed=True, errors=[str(error)], task=self.task, juuid=self.uuid, service=self.service)
         late.status = "timeout"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
+from broker.nfp.names import Command
 from broker.nfp.norfab import NorFab
 from broker.nfp.norfab.__main__ import main as start_script
 from broker.nfp.norfab.client import INSTEAD
@@ -73,6 +74,21 @@ def test_results_that_do_not_come_are_timeouts(client):
     }  # fmt: skip
     assert "nothing final within 0.3 s" in found["w1"]["errors"][0]
     assert set(client.run_job("nosuch", "x", timeout=0.2)) == {"all"}
+
+
+def test_results_are_timeouts_where_the_broker_was_the_first_to_say_so(ours, client):
+    future = client.submit_job("dummy", "never", uuid="u", workers=["w1", "w2"])
+    ours.wait_for(lambda b: "u" in b.jobs)
+
+    def end():
+        said = {"error": "no result within 1 s", "target": "w1", "workers": None}
+        ours.send(ours.jobs["u"]["client"], Command.RESPONSE, "u", 408, said)
+        ours.finish("u", "w2", 2)
+
+    ours.do(end)
+    found = future.result()
+    assert (found["w1"]["status"], found["w1"]["errors"]) == ("timeout", ["w1: no result within 1 s"])
+    assert found["w2"]["result"] == 2
 
 
 def test_a_result_that_is_not_there_yet(ours, client):
