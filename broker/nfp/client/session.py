@@ -263,11 +263,9 @@ class ClientSession(JobOwner):
     async def _subscribe_again(self) -> None:
         try:
             await self.subscriptions.resubscribe()
-        except (TimeoutError, LinkClosed):
-            log.warning(
-                "%s: the broker did not take the subscription; tried again when it is back",
-                self._channel.name,
-            )
+        except (TimeoutError, HeadgateError) as error:
+            text = "%s: the broker did not take the subscription; tried again when it is back: %s"
+            log.warning(text, self._channel.name, error)
 
     def on_packet(self, packet: Packet) -> None:
         """Hand on a packet of the broker.
