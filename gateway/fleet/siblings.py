@@ -86,10 +86,15 @@ class Siblings:
     async def _beat_often(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
+            asyncio.get_running_loop().add_reader(self._listener, self._take)
             self._take()  # if we were stopped: before others are taken for silent
-            self._places = _places(self._folder)
+            self._look()
             self._say_counts()
             self._peers.beat(self)
+
+    def _look(self) -> None:
+        with contextlib.suppress(OSError):  # no descriptors: those that were there
+            self._places = _places(self._folder)
 
     # -- what is told --------------------------------------------------------------------------
 
@@ -127,19 +132,26 @@ class Siblings:
 
     def _take(self) -> None:
         """Hear all that others have told by now."""
-        with contextlib.suppress(OSError):  # that was all, or there are no descriptors: with the next
-            while True:
+        while True:
+            try:
                 sock, _ = self._listener.accept()
-                sock.setblocking(False)
-                data = bytearray()
-                try:
-                    while part := sock.recv(READ_BYTES):
-                        data += part
-                except BlockingIOError:
-                    self._tasks.spawn("hear another worker", self._take_rest(sock, data))
-                else:
-                    sock.close()
-                    self._hear(data)
+            except BlockingIOError:
+                return  # that was all
+            except OSError:  # no descriptors: it would be tried without a pause, and is with the next beat
+                asyncio.get_running_loop().remove_reader(self._listener)
+                return
+            sock.setblocking(False)
+            data = bytearray()
+            try:
+                while part := sock.recv(READ_BYTES):
+                    data += part
+            except BlockingIOError:
+                self._tasks.spawn("hear another worker", self._take_rest(sock, data))
+            except OSError:
+                sock.close()
+            else:
+                sock.close()
+                self._hear(data)
 
     async def _take_rest(self, sock: socket.socket, data: bytearray) -> None:
         with sock, contextlib.suppress(OSError, TimeoutError):
@@ -158,7 +170,7 @@ class Siblings:
             log.debug("what another worker said was left out: %s", error)
             return
         if isinstance(said, Counts) and said.hello:
-            self._places = _places(self._folder)
+            self._look()
         if isinstance(said, Question):  # it may end sessions, and this may be the turn of one that begins
             asyncio.get_running_loop().call_soon(self._peers.hear, said, self)
         else:
@@ -179,7 +191,10 @@ def _places(folder: str) -> list[str]:
 
 def _send(place: str, data: bytes) -> tuple[socket.socket, memoryview] | None:
     """Tell the worker that listens there; returns what the kernel does not hold of it, and where to send that."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    except OSError:  # no descriptors: counts come with the next beat
+        return None
     try:
         sock.connect(place)
         sent = sock.send(data)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import resource
 
 import pytest
 
@@ -213,3 +214,43 @@ async def test_a_question_that_is_given_up_leaves_nothing_behind(rundir):
             async with asyncio.timeout(0.01):
                 await one.peers.ask(b"?")
         assert not one.peers._asked
+
+
+@contextlib.contextmanager
+def no_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_worker_without_descriptors_counts_right_and_tells_it_later(rundir, monkeypatch):
+    monkeypatch.setattr(siblings, "BEAT_S", 0.01)
+    async with workers(rundir, "a", "b") as (one, two):
+        with no_descriptors():
+            assert one.peers.acquire("alice", 2)
+            assert one.peers.acquire("bob", 2)
+            one.peers.release("bob")
+            await asyncio.sleep(0.05)
+        await until(lambda: two.peers.elsewhere("alice") == 1)
+        assert one.peers.own("bob") == two.peers.elsewhere("bob") == 0
+
+
+async def test_a_worker_without_descriptors_does_not_spin(rundir, monkeypatch):
+    monkeypatch.setattr(siblings, "BEAT_S", 0.2)
+    async with workers(rundir, "a", "b") as (one, two):
+        asyncio.get_running_loop().remove_reader(two.siblings._listener)
+        assert one.peers.acquire("alice", 2)
+        tries = []
+
+        def take():
+            tries.append(1)
+            two.siblings._take()
+
+        with no_descriptors():
+            asyncio.get_running_loop().add_reader(two.siblings._listener, take)
+            await asyncio.sleep(0.05)
+        assert len(tries) == 1
+        await until(lambda: two.peers.elsewhere("alice") == 1)
