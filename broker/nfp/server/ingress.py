@@ -42,7 +42,7 @@ from broker.nfp.server.connections import QueuedPeer, ReconnectNudge, RouterPeer
 from broker.nfp.server.names import NameOwners
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.turn import Turn
-from broker.rates import Bucket
+from broker.rates import Bucket, Throttle
 from broker.safe_text import about
 
 log = logging.getLogger("headgate")
@@ -54,6 +54,8 @@ WORKER_FEATURES: Final = FEATURES - {"push"}
 FORGIVE_S: Final = 30.0
 """One invalid message is forgiven after so long: a peer with a rare flaw is served for ever, a flood is not (NFP:
 "treating that peer as invalid")."""
+WARN_EVERY_S: Final = 10.0
+"""Who was refused tries again for ever; one line in so long for each address says so."""
 
 
 class Ingress:
@@ -101,6 +103,7 @@ class Ingress:
         self._recording = recording
         self._refused = recording.refused if recording is not None else unnoticed
         self.arrived = nudge.arrived
+        self._lines = Throttle(WARN_EVERY_S)
         self.invalid: Counter[str] = Counter()
         self.cut = 0
         self.failures = 0
@@ -121,14 +124,18 @@ class Ingress:
         if not self._name_owners.fits(name, key):
             owner = self._name_owners.key_of(name) or "a peer in this process"
             how = "nfp.keys gives the name to" if self._access.keys_of(name) else "the name belongs to"
-            log.warning("%s: refused as %r: %s %s, not to key %r", address, name, how, owner, key)
+            self._warn("%s: refused as %r: %s %s, not to key %r", address, name, how, owner, key)
             return None
         if name.encode() != identity and self._in_use(name):
-            log.warning(
+            self._warn(
                 "%s: refused: its identity is written like the name %r, which is in use", address, name
             )
             return None
         return principal
+
+    def _warn(self, text: str, address: str, *about: object) -> None:
+        if self._lines.admits((address, text), self._turn.clock.now()):
+            log.warning(text, address, *about)
 
     def expect_clients(self, jobs: Iterable[StoredJob]) -> None:
         """Keep the names of the clients that have these jobs of an earlier run for the keys they had."""

@@ -75,13 +75,22 @@ def test_packets_wait_for_their_commit(rundir):
     asyncio.run(story())
 
 
-def test_names_here_are_nobody_elses(rundir):
+def test_names_here_are_nobody_elses(rundir, caplog):
     async def story():
         async with running(section(rundir, files="")) as broker:
             peer = broker.local_peer(HOLDER, "here", print)
             with pytest.raises(ConfigError, match="here"):
                 broker.local_peer(HOLDER, "here", print)
-            assert broker.ingress.authenticate(b"here", "K" * 40, "1.2.3.4") is None
+            for address in (
+                "1.2.3.4",
+                "1.2.3.4",
+                "1.2.3.5",
+            ):  # who tries again for ever is told of now and then
+                assert broker.ingress.authenticate(b"here", "K" * 40, address) is None
+            assert [text.split(":")[0] for text in caplog.messages if "refused" in text] == [
+                "1.2.3.4",
+                "1.2.3.5",
+            ]
             peer.close()
             assert broker.ingress.authenticate(b"here", "K" * 40, "1.2.3.4") is not None
 
