@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from typing import Final, NoReturn
 
 from broker import supervision
@@ -94,6 +95,8 @@ def _detach(parent: int, follow: signal.Signals) -> None:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
+    if isinstance(sys.stdout, TextIOWrapper):  # a line is there as it is printed, however this one ends
+        sys.stdout.reconfigure(line_buffering=True)
     signal.set_wakeup_fd(-1)
     asyncio._set_running_loop(None)  # before Python 3.12 a fork leaves it to who forks
     for number in _DEFAULT:

@@ -1,5 +1,6 @@
 """Children that go on without exec; in a process of their own, which has no threads."""
 
+import os
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ def told(code, folder):
         text=True,
         timeout=40,
         check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # or what is printed would be there by itself
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
