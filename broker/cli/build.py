@@ -10,7 +10,7 @@ from typing import Final
 SAMPLES: Final = (
     "broker.name_stats",
     "broker.ingress.stamping",
-    "broker.nfp.dispatch.dispatcher",
+    "broker.nfp.jobs.dispatcher",
     "broker.nfp.frames",
     "broker.node.broker",
     "broker.oslo.directory.link",

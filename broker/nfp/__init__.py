@@ -3,7 +3,7 @@
 One job's journey, room by room::
 
     server/      frames from a ROUTER -> packet; who sent it, is the name theirs, who answers it
-    dispatch/    what to do: jobs, their parts and attempts, queues, credits, liveness, answers by dialect (pure)
+    jobs/        what to do: jobs, their parts and attempts, queues, credits, liveness, answers by dialect (pure)
     store/       what must outlive the process: SQLite, one thread, group commits
     server/      the queue of every peer that was touched, flushed once what it says is stored
 
@@ -28,12 +28,12 @@ One job of a NorFab script, from ``run_job`` to its result, in the order of what
     client.session.ClientSession.submit                 POST, sent again under that uuid until somebody answers
     peer.session.BrokerSession.send                     frames, written at the end of the turn
     server.ingress.Ingress.handle                       the broker reads them: who sent it, and is that allowed
-    dispatch.client_requests.ClientRequests.post        which workers are meant: a job and its parts
-    dispatch.jobs.Jobs.place                            a worker with a free slot gets a part, or it waits in a queue
+    jobs.client_requests.ClientRequests.post            which workers are meant: a job and its parts
+    jobs.schedule.Jobs.place                            a worker with a free slot gets a part, or it waits in a queue
     worker.jobs.Jobs.on_packet                          the worker takes it; what it holds already is not run twice
     worker.jobs.Jobs._run                               its task is entered; what must be run once is on disk before
-    dispatch.worker_messages.WorkerMessages.response    its result is back, of the latest attempt or of one before
-    dispatch.jobs.Jobs.record                           the part is final, stored, and then told
+    jobs.worker_messages.WorkerMessages.response        its result is back, of the latest attempt or of one before
+    jobs.schedule.Jobs.record                           the part is final, stored, and then told
     client.session.ClientSession.on_packet              what comes for a job goes to it
     client.job.Job.take                                 with the last worker's result the wait in ``run_job`` ends
 
@@ -44,7 +44,7 @@ what they may do, ``records`` what is stored, ``contract`` what the rooms call e
 ``process_stats``, what a process uses, ``logs``, its latest records, ``rendering``, templates in a sandbox, and
 ``threads``, where functions that take long are called.
 
-``dispatch/dispatcher.py`` is the walk of a request; ``server/ingress.py`` leads to it. The text is the NFP
+``jobs/dispatcher.py`` is the walk of a request; ``server/ingress.py`` leads to it. The text is the NFP
 specification ("NFP" in the docstrings); what deployed NorFab does differently stands where it matters. ``PROTOCOL.md``
 is for programs that speak the text's form.
 """

@@ -1,4 +1,4 @@
-"""What the broker writes down, and gets back after a restart: plain values between ``dispatch`` and ``store``.
+"""What the broker writes down, and gets back after a restart: plain values between ``jobs`` and ``store``.
 
 Times here are wall-clock seconds (for people) or ages; deadlines are monotonic in memory and rebuilt from ages, so a
 step of the clock moves none of them.

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from broker.cli.nfp.embedded import Wing
 from broker.exposition import render
-from broker.nfp.dispatch import Counts
-from broker.nfp.dispatch.task_stats import TaskStats
+from broker.nfp.jobs import Counts
+from broker.nfp.jobs.task_stats import TaskStats
 from broker.nfp.server.broker import NfpBroker
 from broker.node.assembly import Node
 from broker.oslo.service import metrics as oslo

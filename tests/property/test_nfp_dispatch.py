@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.nfp.bodies import read_token
-from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch.machine import CURRENT, FINAL, GIVEN, OPEN, STOPPING, STORED, TAKES_SLOT, WAITING
-from broker.nfp.dispatch.model import JOB_BYTES, PART_BYTES
 from broker.nfp.frames import Packet
+from broker.nfp.jobs import DispatchConfig
+from broker.nfp.jobs.machine import CURRENT, FINAL, GIVEN, OPEN, STOPPING, STORED, TAKES_SLOT, WAITING
+from broker.nfp.jobs.model import JOB_BYTES, PART_BYTES
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.records import Dispatched, Finished, Forgotten, Snapshot
-from tests.unit.nfp.dispatch.bench import Bench, FakeJournal, FakePeer, result_body
+from tests.unit.nfp.jobs.bench import Bench, FakeJournal, FakePeer, result_body
 
 CONFIG = DispatchConfig(
     queue_ttl_s=40.0,

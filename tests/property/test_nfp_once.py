@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from broker.nfp import bodies
-from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.frames import Packet, decode, encode
+from broker.nfp.jobs import DispatchConfig
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import BrokerOpen, read_worker
 from broker.nfp.peer.channel import Traffic
@@ -27,7 +27,7 @@ from broker.nfp.worker import tasks
 from broker.nfp.worker.job_run import ENDED, HELD, RUNNING
 from broker.nfp.worker.jobs import Jobs
 from broker.nfp.worker.store import StoredRun
-from tests.unit.nfp.dispatch.bench import Bench, FakePeer
+from tests.unit.nfp.jobs.bench import Bench, FakePeer
 
 CONFIG = DispatchConfig(
     queue_ttl_s=4000.0, job_timeout_s=4000.0, job_ttl_s=4000.0, result_ttl_s=9000.0, ahead=1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.errors import DecodeError, ProtocolError, RpcError
 from broker.nesting import _LONG, NESTED_MAX, _opens, check, read_json
 from broker.nfp import bodies, opening, targets
-from broker.nfp.dispatch import translation
+from broker.nfp.jobs import translation
 from broker.nfp.management import event_bus, jobs
 from broker.oslo.directory import wire
 from broker.oslo.names import LISTENER_CHARS

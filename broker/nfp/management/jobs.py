@@ -31,8 +31,8 @@ import msgspec
 
 from broker.nesting import read_json
 from broker.nfp.contract import Call, NotStored
-from broker.nfp.dispatch.search import JobFilter, JobSearch
-from broker.nfp.dispatch.views import JobView, ResultView
+from broker.nfp.jobs.search import JobFilter, JobSearch
+from broker.nfp.jobs.views import JobView, ResultView
 from broker.nfp.management.internal_service import Deferred, InternalService, Refused, number, text, words
 from broker.nfp.names import JOBS, Code
 from broker.nfp.opening import read_any

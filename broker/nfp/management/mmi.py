@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
 from broker.nfp.contract import Call
-from broker.nfp.dispatch import WorkerView
+from broker.nfp.jobs import WorkerView
 from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
 from broker.nfp.management.internal_service import (
     Deferred,

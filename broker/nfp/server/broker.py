@@ -20,8 +20,8 @@ from broker.endpoints import parse
 from broker.errors import ConfigError, LinkClosed
 from broker.journal.options import JournalOptions
 from broker.nfp.contract import JobEvent, Peer, unnoticed
-from broker.nfp.dispatch import DispatchConfig, Dispatcher
 from broker.nfp.inventory import Datastore, InventoryService, Reader
+from broker.nfp.jobs import DispatchConfig, Dispatcher
 from broker.nfp.logs import LogBuffer
 from broker.nfp.management import EventBus, EventService, JobService, MmiService
 from broker.nfp.names import CLIENT_OF_WORKER, Sender

@@ -22,8 +22,8 @@ from typing import Any, Final
 from broker.nfp import bodies, opening
 from broker.nfp.access import Access
 from broker.nfp.contract import FEATURES, Answer, Call, Later, Peer, unnoticed
-from broker.nfp.dispatch import Dispatcher
 from broker.nfp.frames import Body, InvalidPacket, Packet, answer_packet, decode
+from broker.nfp.jobs import Dispatcher
 from broker.nfp.management import EventBus
 from broker.nfp.management.internal_service import InternalService, refusal
 from broker.nfp.names import (

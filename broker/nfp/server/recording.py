@@ -45,8 +45,8 @@ from broker.journal.options import JournalOptions
 from broker.journal.recorder import CLOSE_S
 from broker.nfp.bodies import read_token, token_client
 from broker.nfp.contract import JobEvent, Peer
-from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.frames import Body, Packet, encode
+from broker.nfp.jobs.model import WorkerEntry
 from broker.nfp.names import Command, Sender
 from broker.nfp.outcome import STATUS_WORDS
 from broker.nfp.server.connections import QueuedPeer

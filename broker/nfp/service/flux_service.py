@@ -23,9 +23,9 @@ from broker.nfp import bodies
 from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job
 from broker.nfp.contract import JobEvent, NotStored
-from broker.nfp.dispatch.search import JobSearch
-from broker.nfp.dispatch.views import FoundJob, JobView, ResultView
 from broker.nfp.frames import Packet
+from broker.nfp.jobs.search import JobSearch
+from broker.nfp.jobs.views import FoundJob, JobView, ResultView
 from broker.nfp.management.jobs import explained_parts, listed
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command, Sender
 from broker.nfp.principal import Principal, of_flux

@@ -9,8 +9,8 @@ import msgspec
 
 from broker.errors import RpcError
 from broker.nfp.client.job import Job, Question
-from broker.nfp.dispatch.search import JobFilter, JobSearch
-from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
+from broker.nfp.jobs.search import JobFilter, JobSearch
+from broker.nfp.jobs.views import JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.management.jobs import STATES, chosen_states, described, job_filter, told_everywhere
 from broker.nfp.names import NAME_BYTES_MAX, Code
 from broker.nfp.principal import Principal, Standing

@@ -6,8 +6,8 @@ import json
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import Answer
-from broker.nfp.dispatch.search import JobFilter
-from broker.nfp.dispatch.views import PartView, ResultView
+from broker.nfp.jobs.search import JobFilter
+from broker.nfp.jobs.views import PartView, ResultView
 from broker.nfp.management import jobs as room
 from broker.nfp.management.jobs import JobService
 from broker.nfp.principal import Principal, Standing

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import msgspec
 
-from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.jobs import DispatchConfig
 from broker.nfp.server.broker import AHEAD, dispatch_config
 from broker.settings.nfp import NfpSection
 

@@ -9,9 +9,9 @@ from broker.client.bridge import offer
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, NotStored
-from broker.nfp.dispatch.task_stats import TaskStats
-from broker.nfp.dispatch.views import FoundJob, JobView, PartView
 from broker.nfp.frames import Packet
+from broker.nfp.jobs.task_stats import TaskStats
+from broker.nfp.jobs.views import FoundJob, JobView, PartView
 from broker.nfp.management.event_bus import EventBus
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.service import FluxService

@@ -4,8 +4,8 @@ import pytest
 
 from broker.errors import RpcError
 from broker.identity import USERID_UNKNOWN
-from broker.nfp.dispatch.search import JobFilter
-from broker.nfp.dispatch.views import PartView, WorkerView
+from broker.nfp.jobs.search import JobFilter
+from broker.nfp.jobs.views import PartView, WorkerView
 from broker.nfp.management.jobs import listed
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broker.nfp.dispatch.closed_jobs import apply
-from broker.nfp.dispatch.machine import FINAL
-from broker.nfp.dispatch.model import Client, Job
+from broker.nfp.jobs.closed_jobs import apply
+from broker.nfp.jobs.machine import FINAL
+from broker.nfp.jobs.model import Client, Job
 from broker.nfp.names import Dialect
 from broker.nfp.records import JobAdded, Snapshot, StoredJob
 from broker.nfp.store import Store

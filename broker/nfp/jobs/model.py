@@ -1,0 +1,427 @@
+"""What the dispatcher knows: jobs of clients, their parts, the attempts at them, workers, services, clients and queues.
+
+A client's POST becomes a ``Job`` with one ``Part`` for each worker it is for. What a worker that a part is given to has
+to do with it is an ``Attempt``; a part that waits stands in a ``FairQueue``. Nothing here decides anything: which
+states there are, and what leads from one to another, stands in ``machine``.
+"""
+
+# compiled: mypyc
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from broker.name_stats import NameStats
+from broker.nfp import bodies
+from broker.nfp.contract import Peer
+from broker.nfp.jobs.connections import WorkerConnection
+from broker.nfp.jobs.machine import (
+    ENTERED,
+    EXPECTED,
+    GIVEN,
+    JOB,
+    OPEN,
+    PART,
+    RELEASED,
+    SETTLE,
+    STORE,
+    WAITING,
+    WORKER,
+)
+from broker.nfp.jobs.queues import FairQueue
+from broker.nfp.jobs.timers import Timer
+from broker.nfp.names import Command, Dialect
+from broker.nfp.outcome import part_state
+from broker.nfp.packet import Body
+from broker.nfp.principal import Principal
+from broker.nfp.records import JobAdded
+from broker.nfp.states import following
+from broker.nfp.targets import Target, render
+
+JOB_BYTES: Final = 1536
+"""What a job costs in memory beside bodies: the object, its uuid and strings, its places in tables."""
+PART_BYTES: Final = 512
+"""The same of a part; a queue of its own for each name is not in it."""
+
+BODY_KEPT_BYTES: Final = 2048
+"""A closed job keeps a body of up to so many bytes: people want to know its arguments."""
+
+
+class Job:
+    """A job as the broker holds it: a client's request and everything that came of it.
+
+    Attributes:
+        state: of ``machine.JOB``; only ``step`` changes it. Of what is stored, the store alone has body and parts.
+        ended: how it ended, see ``outcome.job_state``; "" while it is open.
+        principal: who submitted it; None after a restart, when only ``holder`` and ``userid`` are known.
+        parts: by name; empty while a job for all waits for the first worker of its service.
+        open: parts without recorded result.
+        waiting: parts that wait.
+        told_dispatched: the client was told so (202).
+        owner: for any: the worker the client was told of, "" before.
+        body: b"" once it is closed, when it is longer than ``BODY_KEPT_BYTES``.
+        dropped: how many bytes it had then, else 0.
+        stats: where it is counted while it is open.
+        size: bytes it costs: its body, its recorded results, ``JOB_BYTES``, and ``PART_BYTES`` for each part.
+        after: the commit that makes the job durable, and later its end.
+    """
+
+    def __init__(self, added: JobAdded, client: Client, principal: Principal | None, added_at: float) -> None:
+        self.uuid = added.uuid
+        self.service = added.service
+        self.task = added.task
+        self.target: Target = added.target
+        self.body = added.body
+        self.dialect: Dialect = added.dialect
+        self.holder = added.holder
+        self.userid = added.userid
+        self.principal = principal
+        self.client = client
+        self.ttl_s = added.ttl_s
+        self.added_at = added_at
+        self.deadline = added_at + added.ttl_s
+        self.closed_at = 0.0
+        self.parts: dict[str, Part] = {}
+        self.missing: tuple[str, ...] = ()
+        self.open = 0
+        self.waiting = 0
+        self.told_dispatched = False
+        self.owner = ""
+        self.state = OPEN
+        self.ended = ""
+        self.timer: Timer | None = None
+        self.stats: NameStats | None = None
+        self.size = JOB_BYTES + len(added.body)
+        self.after = 0
+        self.dropped = 0
+        self._digest: tuple[int, int] | None = None
+
+    def step(self, event: str) -> None:
+        """Go on to the state that ``event`` leads to.
+
+        Raises:
+            IllegalEvent: it cannot happen now.
+        """
+        self.state = following(JOB, self.state, event)
+
+    @property
+    def outcome(self) -> str:
+        """What people read: open, or how it ended."""
+        return self.ended or OPEN
+
+    @property
+    def target_text(self) -> str:
+        """The target as deployed NorFab writes it."""
+        return render(self.target, array=True)
+
+    def drop_body(self) -> None:
+        """Nobody is given the job any more: of a long body only what tells whether another one is the same is kept.
+
+        Only whose job it is may ask, so that the hash need not withstand anybody: it is the quickest there is.
+        """
+        if len(self.body) <= BODY_KEPT_BYTES:
+            return
+        self.dropped = len(self.body)
+        self._digest = (len(self.body), hash(self.body))
+        self.size -= len(self.body)
+        self.body = b""
+
+    def leave_to_store(self) -> None:
+        """The store alone has what takes room; a worker that has to stop a part may hold that for long."""
+        self.step(STORE)
+        for part in self.parts.values():
+            part.body = b""
+        self.body, self.parts = b"", {}
+
+    def has_body(self, body: bytes) -> bool:
+        """Whether it was submitted with this body."""
+        if self._digest is None:
+            return self.body == body
+        return self._digest == (len(body), hash(body))
+
+    def named(self, names: tuple[str, ...]) -> list[Part]:
+        """The parts that ``names`` mean: all, when there are none or those of the target, which may be resources.
+
+        A worker that has or had the part for any means that one.
+        """
+        if not names or names == self.target.names:
+            return list(self.parts.values())
+        anyone = self.parts.get("")
+        found = []
+        for name in names:
+            part = self.parts.get(name)
+            if part is None and anyone is not None and (name in anyone.given or name == self.owner):
+                part = anyone
+            if part is not None and part not in found:
+                found.append(part)
+        return found
+
+    def given_to(self, worker: str) -> Part | None:
+        """The part that this worker was ever given."""
+        part = self.parts.get(worker) or self.parts.get("")
+        return part if part is not None and worker in part.given else None
+
+
+class Part:
+    """One worker's part of a job: exactly one result is recorded for it.
+
+    Attributes:
+        name: the worker it is for; "" for any of the service.
+        state: of ``machine.PART``; only ``step`` changes it.
+        current: the attempt of who has it at present; None unless it is given.
+        given: every worker it was ever given to, with the latest attempt there: each may still bring the result.
+        forgotten: those of ``given`` that said since that they do not know the job.
+        lost: the workers that were lost while they had it, as often as that was.
+        since: when it began to wait.
+        queue: where it waits.
+        worker: whose result was recorded; "" while none is, and for the broker's own.
+        ended: how it ended, see ``outcome.part_state``; "" while it has no result.
+        after: the commit that makes the recorded result durable.
+    """
+
+    def __init__(self, job: Job, name: str, now: float) -> None:
+        self.job = job
+        self.name = name
+        self.state = WAITING
+        self.current: Attempt | None = None
+        self.given: dict[str, int] = {}
+        self.forgotten: frozenset[str] = frozenset()
+        self.lost: tuple[str, ...] = ()
+        self.since = now
+        self.queue: FairQueue[Part] | None = None
+        self.worker = ""
+        self.status = 0
+        self.body = b""
+        self.ended = ""
+        self.after = 0
+
+    def step(self, event: str) -> None:
+        """Go on to the state that ``event`` leads to.
+
+        Raises:
+            IllegalEvent: it cannot happen now.
+        """
+        self.state = following(PART, self.state, event)
+
+    @property
+    def number(self) -> int:
+        """Of the latest attempt, 0 before the first."""
+        return max(self.given.values(), default=0)
+
+    @property
+    def stage(self) -> str:
+        """Its state as people and the store read it: waiting, dispatched, accepted or final."""
+        if self.state != GIVEN or self.current is None:
+            return self.state
+        return "accepted" if self.current.state in ENTERED else "dispatched"
+
+    @property
+    def losses(self) -> str:
+        """Who was lost over it, for people."""
+        names = dict.fromkeys(self.lost)
+        counts = {name: self.lost.count(name) for name in names}
+        return ", ".join(f"{name} {times} times" if times > 1 else name for name, times in counts.items())
+
+    def settle(self, worker: str, status: int, body: bytes) -> None:
+        """Record its one result; ``worker`` is "" when the broker made it."""
+        self.step(SETTLE)
+        self.worker, self.status, self.body = worker, status, body
+        self.ended = part_state(status, body)
+
+
+class Attempt:
+    """What one worker has to do with a part. It is current while ``part.current`` is it; else others' results count.
+
+    Attributes:
+        number: 1 for the first attempt at the part; an older one when the worker speaks of that.
+        state: of ``machine.ATTEMPT``; only ``Jobs.move`` changes it.
+        heard: when the worker last said something about it, or was told to stop.
+        asked: when the unanswered GET was sent, 0.0 with none.
+        unasked: a GET found no room: it is sent later, even to a worker that brings its results without.
+        once: the task must not be run again, which is settled when the worker has accepted it.
+        question: body of the input request that the client has not answered, else None.
+        announcement: body of the worker's result_ready event, whose result is on its way to us; else None.
+        fresh: nothing that it has streamed can have gone elsewhere: it was given to a worker that did not have it.
+        content: what it has streamed to a client that cannot be sent STREAM, None while nothing.
+    """
+
+    def __init__(self, part: Part, worker: WorkerEntry, number: int, now: float) -> None:
+        self.part = part
+        self.worker = worker
+        self.number = number
+        self.state = RELEASED
+        self.heard = now
+        self.asked = 0.0
+        self.unasked = False
+        self.once = False
+        self.question: Any = None
+        self.announcement: Any = None
+        self.fresh = False
+        self.content: bytearray | None = None
+
+    def request(self, command: Command, body: Body, after: int = 0) -> bool:
+        """Write to the worker about it. False: nothing was queued, the worker is away or its queue is full."""
+        connection, job = self.worker.connection, self.part.job
+        if connection is None:
+            return False
+        client = job.client
+        address = client.token(self.number) if connection.tokens else client.address(self.number)
+        return connection.request(command, job.uuid, address, body, after)
+
+    def ask(self) -> bool:
+        """GET: what became of it. Deployed workers do not read the body."""
+        return self.request(Command.GET, b"{}")
+
+
+class WorkerEntry:
+    """A worker that is there or waited for.
+
+    Attributes:
+        state: of ``machine.WORKER``; only ``step`` changes it.
+        connection: how it is written to; None unless alive.
+        slots: jobs it runs at a time.
+        ahead: jobs beyond its slots that it is given, so that it never waits for the next one, where they can be taken
+            back; where not, only while it is alone: see ``limit``.
+        busy: credits in use.
+        attempts: by job, what it was given and has not finished, or has to stop.
+        claims: jobs that it said it holds and was not given here; True for those it runs, which take credits.
+        choked: its queue was full: it gets nothing until it is heard again.
+        turn: of a request in its mailbox and one of its service, it was given the first last time.
+        heard, sent: when anything last came from or went to it.
+        since: when it got into its present state.
+        resources: what its OPEN said that it manages.
+        tasks: what its OPEN said about running twice.
+    """
+
+    def __init__(self, name: str, service: Service, dialect: Dialect, key: str, now: float) -> None:
+        self.name = name
+        self.service = service
+        self.dialect = dialect
+        self.key = key
+        self.holder = ""
+        self.features: frozenset[str] = frozenset()
+        self.state = EXPECTED
+        self.connection: WorkerConnection | None = None
+        self.slots = 1
+        self.ahead = 0
+        self.busy = 0
+        self.attempts: dict[str, Attempt] = {}
+        self.claims: dict[str, bool] = {}
+        self.choked = False
+        self.turn = False
+        self.heard = self.sent = self.since = now
+        self.timer: Timer | None = None
+        self.tx = self.rx = 0
+        self.resources: tuple[str, ...] = ()
+        self.tasks: Mapping[str, bool | None] = {}
+
+    def step(self, event: str) -> None:
+        """Go on to the state that ``event`` leads to.
+
+        Raises:
+            IllegalEvent: it cannot happen now.
+        """
+        self.state = following(WORKER, self.state, event)
+
+    @property
+    def limit(self) -> int:
+        """Jobs it is given at a time."""
+        connection = self.connection
+        shares = connection is not None and not connection.lists and self.service.alive > 1
+        return self.slots if shares else self.slots + self.ahead
+
+    @property
+    def free(self) -> bool:
+        """True when it could be given a job now."""
+        return self.connection is not None and self.busy < self.limit and not self.choked
+
+
+class Service:
+    """A service with workers, or with requests that wait for one.
+
+    Attributes:
+        workers: those that are there or waited for.
+        alive: how many of them are there.
+        idle: those with a free slot, whose turn it is first.
+        ready: those without, which are given one more all the same.
+        ahead: those that were given more than they have slots.
+        sharing: when something of that is taken back for somebody idle.
+        queue: requests for any of them.
+        gathering: requests for all of them, made while there was none.
+        absent_since: when the last one that was there left.
+        began: when the first of ``workers`` came.
+    """
+
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.workers: dict[str, WorkerEntry] = {}
+        self.alive = 0
+        self.idle: OrderedDict[WorkerEntry, None] = OrderedDict()
+        self.ready: OrderedDict[WorkerEntry, None] = OrderedDict()
+        self.ahead: dict[WorkerEntry, None] = {}
+        self.sharing: Timer | None = None
+        self.queue: FairQueue[Part] = FairQueue()
+        self.gathering: dict[Job, None] = {}
+        self.absent_since = self.began = now
+
+
+class Client:
+    """Somebody whose jobs are remembered.
+
+    Attributes:
+        peer: its present connection, None while it is away.
+        dialect: how it spoke last.
+        features: what its latest OPEN asked for.
+        owed: jobs with recorded results that could not be pushed, in order, and the names of their parts; {} means
+            every part.
+        open: its jobs that are not closed.
+        kept: its closed jobs.
+        seen: when it last asked something, -1.0 when never since the start.
+    """
+
+    def __init__(self, identity: bytes, holder: str, name: str, dialect: Dialect) -> None:
+        self.identity = identity
+        self.holder = holder
+        self.name = name
+        self.dialect = dialect
+        self.features: frozenset[str] = frozenset()
+        self.peer: Peer | None = None
+        self.owed: dict[str, dict[str, None]] = {}
+        self.open = 0
+        self.kept = 0
+        self.seen = -1.0
+        self._prefix = bodies.make_token(identity, 0)[:-1]
+
+    def owe(self, part: Part) -> None:
+        """The result of ``part`` is still to be sent."""
+        uuid = part.job.uuid
+        if uuid not in self.owed:
+            self.owed[uuid] = {part.name: None}
+        elif self.owed[uuid]:
+            self.owed[uuid][part.name] = None
+
+    def owed_of(self, job: Job) -> dict[str, None]:
+        """The parts of ``job`` that it is owed, by name."""
+        owed = self.owed.get(job.uuid)
+        return owed or dict.fromkeys(job.parts if owed is not None else ())
+
+    def settle(self, job: Job, parts: Iterable[Part]) -> None:
+        """The results of ``parts`` are not owed any more."""
+        left = self.owed_of(job)
+        for part in parts:
+            left.pop(part.name, None)
+        if left:
+            self.owed[job.uuid] = left
+        else:
+            self.owed.pop(job.uuid, None)
+
+    def token(self, attempt: int) -> bytes:
+        """The address written to workers that run its jobs."""
+        return b"%s%d" % (self._prefix, attempt)
+
+    def address(self, attempt: int) -> bytes:
+        """The same for deployed workers, whose ``job_list`` shows it to people: a first attempt has the name alone."""
+        name = self._prefix[:-1]
+        return name if attempt == 1 and b"#" not in name else self.token(attempt)
