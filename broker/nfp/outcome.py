@@ -48,9 +48,13 @@ def part_state(status: int, body: Body) -> str:
         if not says_failed(body):
             return DONE
         return EXPIRED if _of_one_worker(read_object(body)).get("status") == "timeout" else FAILED
+    return _error_state(status, read_object(body))
+
+
+def _error_state(status: int, said: dict[str, Any]) -> str:
     if status == Code.EXPECT_FAILED:
         return CANCELLED
-    lost = read_object(body).get("status") == STATUS_WORDS[FAILED]
+    lost = said.get("status") == STATUS_WORDS[FAILED]
     return EXPIRED if status == Code.TIMEOUT and not lost else FAILED
 
 
@@ -127,6 +131,8 @@ class Failure(NamedTuple):
 
     status: int
     text: str
+    state: str = FAILED
+    """What it says of the job: failed, expired or cancelled, as of ``part_state``."""
 
 
 class AnswerMeaning(NamedTuple):
@@ -225,7 +231,7 @@ class Outcome:
 
     def _take_workers(self, said: dict[str, Any]) -> AnswerMeaning:
         if said.get("status") == _CANCELLED:
-            self.error = Failure(Code.EXPECT_FAILED, "cancelled")
+            self.error = Failure(Code.EXPECT_FAILED, "cancelled", CANCELLED)
             return AnswerMeaning("cancelled")
         self.acknowledged = True
         names = _names(said.get("workers"))
@@ -302,7 +308,7 @@ class Outcome:
             self._nameless.clear()
 
     def _take_failure(self, status: int, said: dict[str, Any]) -> AnswerMeaning:
-        failure = Failure(status, error_text(status, said))
+        failure = Failure(status, error_text(status, said), _error_state(status, said))
         worker = self._whose(said)
         if not worker:
             self.error = failure

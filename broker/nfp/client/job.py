@@ -21,13 +21,23 @@ from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
 from broker.nfp.names import MMI_WORKER, Code, Command, Sender
 from broker.nfp.opening import read_any, read_object
-from broker.nfp.outcome import DONE, FAILED, Failure, Outcome, error_text, job_state, result_state
+from broker.nfp.outcome import (
+    CANCELLED,
+    DONE,
+    EXPIRED,
+    FAILED,
+    Failure,
+    Outcome,
+    error_text,
+    job_state,
+    result_state,
+)
 from broker.nfp.targets import Target
 from broker.tasks import within
 
 BROKER: Final = "broker"
 """Whose result the answer to a question is."""
-_STATUS_OF: Final = {JobTimeout: "expired", JobCancelled: "cancelled"}
+_STATUS_OF: Final = {JobTimeout: EXPIRED, JobCancelled: CANCELLED}
 
 
 class JobOwner(ABC):
@@ -125,9 +135,10 @@ class Job:
         """
         if not self.done:
             return self.outcome.status
-        if self._error is None:
-            return job_state(map(result_state, self.outcome.results.values()))
-        return _STATUS_OF.get(type(self._error), FAILED)  # type: ignore[arg-type]
+        ended = DONE if self._error is None else _STATUS_OF.get(type(self._error), FAILED)  # type: ignore[arg-type]
+        if ended == CANCELLED:
+            return ended
+        return job_state([ended, *map(result_state, self.outcome.results.values())])
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -324,12 +335,15 @@ class Job:
         failure = outcome.error
         text = failure.text if failure else ""
         if failure is None and outcome.failures:
-            worker, failure = next(iter(outcome.failures.items()))
+            worst = job_state(each.state for each in outcome.failures.values())
+            worker, failure = next(each for each in outcome.failures.items() if each[1].state == worst)
             text = f"{worker}: {failure.text}"
         if failure is None:
             return None
-        if failure.status == Code.EXPECT_FAILED:
+        if failure.state == CANCELLED:
             return self.cancellation()
+        if failure.state == EXPIRED:
+            return JobTimeout(text, self.uuid, outcome.results)
         return JobFailed(text, failure.status, self.uuid, outcome.results)
 
     def finish(self, error: Exception | None) -> None:

@@ -18,7 +18,7 @@ from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeo
 from broker.nfp.client.job import Job, Submission
 from broker.nfp.names import Code
 from broker.nfp.opening import read_any
-from broker.nfp.outcome import Failure
+from broker.nfp.outcome import FAILED, Failure
 from broker.nfp.store import upgrade
 from broker.nfp.store.database import Schema
 from broker.nfp.store.events import TABLES
@@ -32,10 +32,11 @@ ENDS: Final = frozenset({"done", "failed", "cancelled", _EXPIRED})
 
 
 class StoredResult(NamedTuple):
-    """What a worker answered; ``status`` 200, or the code of an error."""
+    """What a worker answered; ``status`` 200, or the code of an error, whose ``state`` is that of a ``Failure``."""
 
     status: int
     body: bytes
+    state: str = FAILED
 
 
 class StoredJob(NamedTuple):
@@ -118,16 +119,16 @@ class ClientStore(PeerStore[StoredJob]):
         for worker in job.outcome.fresh:
             failure = job.outcome.failures.get(worker)
             if failure is not None:
-                self.keep_result(job.uuid, worker, failure.status, failure.text.encode())
+                self.keep_result(job.uuid, worker, failure.status, failure.text.encode(), failure.state)
             elif worker in job.outcome.results:
                 body = msgspec.json.encode(job.outcome.results[worker])
                 self.keep_result(job.uuid, worker, Code.OK, body)
 
-    def keep_result(self, uuid: str, worker: str, status: int, body: bytes) -> None:
+    def keep_result(self, uuid: str, worker: str, status: int, body: bytes, state: str = FAILED) -> None:
         """Keep the result of ``worker``, "" when it has no name; the first one stays."""
         known = self.jobs.get(uuid)
         if known is not None and worker not in known.view.results:
-            self.put_event(uuid, "result", body, worker=worker, status=status)
+            self.put_event(uuid, "result", body, worker=worker, status=status, state=state)
 
     def end(self, uuid: str, state: str, error: str = "") -> None:
         """Note that a job has ended: done, failed, cancelled or expired. The first end stays; its retention begins."""
@@ -178,7 +179,8 @@ class ClientStore(PeerStore[StoredJob]):
     def follow(self, view: StoredJob, kind: str, values: dict[str, Any], body: bytes) -> StoredJob:
         """See ``PeerStore``."""
         if kind == "result":
-            view.results[values["worker"]] = StoredResult(values["status"], body)
+            state = values.get("state", FAILED)  # of former versions none
+            view.results[values["worker"]] = StoredResult(values["status"], body, state)
             return view
         if kind == "workers":
             return view._replace(workers=tuple(values["workers"]))
@@ -195,7 +197,8 @@ def restore(job: Job, stored: StoredJob) -> None:
         if result.status == Code.OK:
             outcome.results[worker] = read_any(result.body)
         else:
-            outcome.failures[worker] = Failure(result.status, result.body.decode("utf-8", "replace"))
+            text = result.body.decode("utf-8", "replace")
+            outcome.failures[worker] = Failure(result.status, text, result.state)
 
 
 def error_of(job: Job, stored: StoredJob) -> JobError | None:

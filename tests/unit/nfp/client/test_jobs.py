@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from broker.errors import ConfigError, HeadgateError, LinkClosed
-from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, TaskFailed
+from broker.nfp.client import JobCancelled, JobFailed, JobTimeout, Limits, NfpClient, TaskFailed
 from broker.nfp.names import Command
 from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker
@@ -294,17 +294,44 @@ def test_a_worker_that_never_got_the_job_is_given_it_again(norfab):
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(408, "no worker in time"), (500, "queue of service dummy is full (10000)")]
+    ("status", "word", "kind", "state"),
+    [
+        (408, "EXPIRED", JobTimeout, "expired"),
+        (408, "FAILED", JobFailed, "failed"),  # its worker was lost, and it must not run again
+        (417, "CANCELLED", JobCancelled, "cancelled"),
+        (500, "FAILED", JobFailed, "failed"),
+    ],
 )
-def test_errors_of_the_broker(ours, status, error):
+def test_errors_of_the_broker(ours, status, word, kind, state):
     async def work(client):
         job = await client.submit("dummy", "never", uuid="u")
         await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
-        ours.do(lambda: ours.send(ours.jobs["u"]["client"], Command.RESPONSE, "u", status, {"error": error}))
-        with pytest.raises(JobFailed) as caught:
+        said = {"error": "why", "status": word}
+        ours.do(lambda: ours.send(ours.jobs["u"]["client"], Command.RESPONSE, "u", status, said))
+        with pytest.raises(kind) as caught:
             await job
-        assert str(caught.value) == error
-        assert caught.value.status == status
+        assert kind is JobCancelled or str(caught.value) == "why"
+        assert kind is not JobFailed or caught.value.status == status
+        return job.status
+
+    assert run(work, ours) == state
+
+
+def test_a_part_that_failed_is_told_before_one_whose_time_was_over(ours):
+    """As the broker says it: nothing hides a task that failed."""
+
+    async def work(client):
+        job = await client.submit("dummy", "never", uuid="u")
+        await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
+
+        def fail():
+            for worker, status in (("w1", 408), ("w2", 500)):
+                said = {"error": f"{status}", "worker": worker}
+                ours.send(ours.jobs["u"]["client"], Command.RESPONSE, "u", status, said)
+
+        ours.do(fail)
+        with pytest.raises(JobFailed, match="w2: 500"):
+            await job
         return job.status
 
     assert run(work, ours) == "failed"
@@ -316,7 +343,7 @@ def test_an_error_of_one_of_several_workers_waits_for_the_others(ours):
         await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
 
         def lost():
-            said = {"error": "the worker is gone", "target": "w1", "workers": None}
+            said = {"error": "the worker is gone", "target": "w1", "workers": None, "status": "FAILED"}
             ours.send(ours.jobs["u"]["client"], Command.RESPONSE, "u", 408, said)
             ours.finish("u", "w2", 2)
 

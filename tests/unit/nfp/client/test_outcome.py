@@ -105,7 +105,7 @@ def test_an_error_is_of_the_job_or_of_the_worker_it_names():
     )
     assert not outcome.complete
     assert outcome.take_answer(408, said(workers=None, error="late")).worker == ""
-    assert outcome.error == Failure(408, "late")
+    assert outcome.error == Failure(408, "late", "expired")
     assert outcome.complete
 
 
@@ -118,7 +118,7 @@ def test_the_first_end_of_a_worker_counts():
     outcome.take_answer(200, results(b=2))
     assert (outcome.results["a"]["result"], outcome.failures, outcome.duplicates) == (
         1,
-        {"b": Failure(408, "gone")},
+        {"b": Failure(408, "gone", "expired")},
         2,
     )
 

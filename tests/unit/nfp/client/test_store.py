@@ -50,7 +50,7 @@ def test_what_a_client_waits_for_survives_its_end(path, clocks):
             await store.add(submission("a", body=b"another one of this id"))
             store.keep_result("a", "w1", 200, b"one")
             store.keep_result("a", "w1", 500, b"again")
-            store.keep_result("a", "", 408, b"nameless")
+            store.keep_result("a", "", 408, b"nameless", "expired")
             store.keep_workers("a", ("w1",))
             store.keep_workers("a", ("w1", "w2"))
             await store.add(submission("b", target=ALL))
@@ -65,7 +65,7 @@ def test_what_a_client_waits_for_survives_its_end(path, clocks):
         clocks.passes(20)
         clocks.wall_s -= 3600
         async with opened(path, clock=clocks.clock) as store:
-            results = {"w1": StoredResult(200, b"one"), "": StoredResult(408, b"nameless")}
+            results = {"w1": StoredResult(200, b"one"), "": StoredResult(408, b"nameless", "expired")}
             expected = StoredJob(first, 40.0, "open", results, ("w1", "w2"))
             assert [stored(found) for found in await store.unfinished()] == [expected]
             ended = await store.find("b")
