@@ -37,6 +37,7 @@ class _Since(msgspec.Struct):
     behind: int
     missing: bool
     events: str
+    rest: int = 0
 
 
 class Page(NamedTuple):
@@ -70,27 +71,36 @@ class Page(NamedTuple):
 
 
 async def past_page(caller: Caller, asked: Mapping[str, object], *, timeout_s: float | None = None) -> Page:
-    """The first page behind ``{"epoch", "sequence"}``, or of the last seconds (``{"age_s"}``). It may take
-    ``timeout_s``; None is as long as it takes.
+    """The first page behind ``{"epoch", "sequence"}``, or of the last seconds (``{"age_s"}``); of an event that is
+    larger than an answer, the pieces put together. Each answer may take ``timeout_s``; None is as long as it takes.
 
     Raises:
         RpcError: ENOSYS, rank 0 keeps none; EPERM, for the owner only. LinkError: the link ended.
         ProtocolError: what it answers are no events. TimeoutError: as above.
     """
-    found = (await caller.rpc("event.since", asked, nodeid=0, timeout_s=timeout_s)).json(_Since)
-    events = _decoded(found.events)
+    splitter, size, missing = Splitter(), 0, False
+    begun: tuple[str, int] | None = None
+    while True:
+        found = (await caller.rpc("event.since", asked, nodeid=0, timeout_s=timeout_s)).json(_Since)
+        missing |= found.missing
+        if begun != (found.epoch, found.behind):  # or what the pieces before were of is kept no more
+            splitter, size, begun = Splitter(), 0, (found.epoch, found.behind)
+        data = _decoded(found.events)
+        events = splitter.feed(data)
+        size += len(data)
+        if not found.rest or not data or splitter.failure is not None:
+            break
+        asked = {"epoch": found.epoch, "sequence": found.behind, "offset": size}
+    if splitter.failure is not None or splitter.pending_bytes:
+        raise ProtocolError(f"event.since: {splitter.failure or 'an event is cut off'}")
     expected = [(found.behind + place) % NUMBERS + 1 for place in range(len(events))]
     if [event.sequence for event in events] != expected:
         raise ProtocolError(f"event.since: numbers are left out behind {found.behind}")
-    return Page(found.epoch, found.behind, found.last, found.missing, events)
+    return Page(found.epoch, found.behind, found.last, missing, events)
 
 
-def _decoded(text: str) -> list[Message]:
-    splitter = Splitter()
+def _decoded(text: str) -> bytes:
     try:
-        events = splitter.feed(b64decode(text, validate=True))
+        return b64decode(text, validate=True)
     except binascii.Error as error:
         raise ProtocolError(f"event.since: its events are no base64: {error}") from error
-    if splitter.failure is not None or splitter.pending_bytes:
-        raise ProtocolError(f"event.since: {splitter.failure or 'an event is cut off'}")
-    return events

@@ -33,7 +33,7 @@ from broker.wire.payload import encode_reason
 from broker.wire.topic import RESERVED_TEXT, is_reserved
 
 PAGE_BYTES: Final = 256 << 10
-"""Frames in one answer of ``event.since``, but for one that is larger and comes alone."""
+"""Of frames in one answer of ``event.since``; what is larger comes in pieces."""
 PAGE_MSGS: Final = 1024
 """The same in events: finding and joining them takes less than a millisecond."""
 
@@ -123,13 +123,17 @@ class Event(Service):
 
     @method("since")
     async def since(self, request: Request) -> Mapping[str, object]:
-        """``{"epoch", "sequence"}`` or ``{"age_s"}``: what rank 0 keeps of the events behind a position, or of the
-        last seconds; private ones, too: whoever passes them on has to judge for each receiver.
+        """``{"epoch", "sequence"[, "offset"]}`` or ``{"age_s"}``: what rank 0 keeps of the events behind a position, or
+        of the last seconds; private ones, too: whoever passes them on has to judge for each receiver.
 
-        -> ``{"epoch", "first", "last", "behind", "missing", "events"}``: whose numbers these are; the oldest that is
-        kept and the newest there is; the events behind number ``behind``, framed, as base64, and none when nothing is
-        behind it. ``missing``: some that were asked for may be gone, or are another epoch's. What does not fit one
-        answer is had by asking again, behind the last one that came. ENOSYS: none are kept.
+        -> ``{"epoch", "first", "last", "behind", "missing", "rest", "events"}``: whose numbers these are; the oldest
+        that is kept and the newest there is; the events behind number ``behind``, framed, as base64, and none when
+        nothing is behind it. ``missing``: some that were asked for may be gone, or are another epoch's.
+
+        What does not fit one answer is had by asking again, behind the last one that came. Of an event that is larger
+        than an answer a piece comes; ``rest`` bytes of it are had by asking for the same position once more, with the
+        bytes that came as ``offset``. Nothing is left out in front of what is ``missing``: it begins at 0. ENOSYS:
+        none are kept.
         """
         self._check_root()
         restoring = self.context.restoring
@@ -146,25 +150,43 @@ class Event(Service):
         epoch = request.field("epoch", str, history.epoch)
         missing = not history.covers(epoch, sequence)
         behind = history.before if missing else sequence
-        frames: list[bytes] = []
-        size = 0
-        for frame in history.since(behind, PAGE_MSGS):
-            size += len(frame)
-            if frames and size > PAGE_BYTES:
-                break
-            frames.append(frame)
+        offset = 0 if missing else request.field("offset", int, 0)
+        data, rest = _page(history.since(behind, PAGE_MSGS), offset)
         return {
             "epoch": history.epoch,
             "first": follower(history.before),
             "last": history.last,
             "behind": behind,
             "missing": missing,
-            "events": b64encode(b"".join(frames)).decode(),
+            "rest": rest,
+            "events": b64encode(data).decode(),
         }
 
     def _check_root(self) -> None:
         if self.context.rank != 0:  # number and text as deployed
             raise RpcError(errno.EPROTO, "this service is only available on rank 0")
+
+
+def _page(frames: list[bytes], offset: int) -> tuple[bytes, int]:
+    """What fits an answer of ``frames``, the first ``offset`` bytes left out, and how much of the first is not in it.
+
+    Raises:
+        ProtocolError: the first one has no such place.
+    """
+    if not 0 <= offset <= (len(frames[0]) if frames else 0):
+        raise ProtocolError(f"offset {offset} is not within an event")
+    page: list[bytes] = []
+    room = PAGE_BYTES
+    for frame in frames:
+        if page and len(frame) > room:
+            break
+        piece = frame[offset : offset + room]
+        page.append(piece)
+        room -= len(piece)
+        if offset + len(piece) < len(frame):
+            return piece, len(frame) - offset - len(piece)
+        offset = 0
+    return b"".join(page), 0
 
 
 def _prefix(request: Request) -> bytes:

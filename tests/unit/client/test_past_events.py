@@ -72,6 +72,38 @@ def test_pages_are_had_as_they_are_read_and_live_events_that_found_no_room_are_a
     play(script)
 
 
+def test_an_event_that_is_larger_than_an_answer_comes_in_pieces(monkeypatch):
+    monkeypatch.setattr(service, "PAGE_BYTES", 1000)
+
+    async def script(h, _):
+        numbers = [await h.publish("t.x", {"pad": "x" * size}) for size in (10, 5000, 20)]
+        async with h.subscribe("t.", since=numbers[0] - 1) as events:
+            got = [await anext(events) for _ in numbers]
+            assert [one.sequence for one in got] == numbers
+            assert [len(one.json()["pad"]) for one in got] == [10, 5000, 20]
+
+    play(script)
+
+
+def test_pieces_of_what_is_kept_no_more_are_no_event_and_that_is_told():
+    large = wire.event("t", b"x" * 3000, sequence=1).framed()
+    small = wire.event("t", sequence=2).framed()
+
+    async def script(h, peer):
+        asked = soon(past_page(h, {"sequence": 0}))
+        told = {"epoch": "one", "last": 2, "behind": 0, "missing": False, "rest": 2000}
+        first = base64.b64encode(large[:-2000]).decode()
+        peer.answer(await peer.next(), encode_json({**told, "events": first}))
+        next_one = await peer.next()
+        assert decode_json(next_one.payload) == {"epoch": "one", "sequence": 0, "offset": len(large) - 2000}
+        told |= {"behind": 1, "missing": True, "rest": 0}
+        peer.answer(next_one, encode_json({**told, "events": base64.b64encode(small).decode()}))
+        page = await asked
+        assert ([event.sequence for event in page.events], page.behind, page.missing) == ([2], 1, True)
+
+    talk(script)
+
+
 def test_the_last_seconds_and_positions_of_an_epoch():
     async def script(h, routing):
         before = await publish(h, 3)

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from broker.errors import ProtocolError
-from broker.services.event import PAGE_MSGS, Event, decode_base64
+from broker.services.event import PAGE_BYTES, PAGE_MSGS, Event, decode_base64
 from broker.wire.event_history import FrameHistory
 from broker.wire.framing import Splitter
 from broker.wire.message import NORESPONSE, STREAMING, event
@@ -189,6 +189,7 @@ def test_what_was_published_is_had_from_a_number_on():
         "last": 4,
         "behind": 2,
         "missing": False,
+        "rest": 0,
         "events": "",
     }
     assert numbers_of(found) == [3, 4]
@@ -218,21 +219,28 @@ def test_what_may_be_missing_is_told_and_what_is_there_comes(position):
     assert numbers_of(found) == [5, 6, 7, 8, 9]
 
 
-def test_pages_are_bounded_and_one_event_always_fits():
+def test_pages_are_bounded_and_what_is_larger_comes_in_pieces():
     desk, _ = keeping(max_bytes=4 << 20)
     me = desk.client(OWNER)
-    payload = base64.b64encode(b"x" * 100_000).decode()
-    for size in (payload, payload, payload, base64.b64encode(b"x" * 300_000).decode(), ""):
-        me.ask("event.publish", {"topic": "t", "flags": 0, "payload": size})
-    behind, pages = 0, []
-    while True:
-        found = value(me.ask("event.since", {"epoch": "one", "sequence": behind}))
-        if not found["events"]:
-            break
-        pages.append(numbers_of(found))
-        behind = pages[-1][-1]
-    assert pages == [[1, 2], [3], [4], [5]]
-    assert behind == found["last"]
+    for size in (100_000, 100_000, 100_000, 700_000, 0):
+        payload = base64.b64encode(b"x" * size).decode()
+        me.ask("event.publish", {"topic": "t", "flags": 0, "payload": payload})
+    asked, data, pages = {"epoch": "one", "sequence": 0}, b"", []
+    while asked["sequence"] < 5:
+        found = value(me.ask("event.since", asked))
+        data += base64.b64decode(found["events"])
+        assert len(found["events"]) <= PAGE_BYTES * 4 / 3 + 4
+        if found["rest"]:
+            pages.append(found["rest"])
+            asked = {**asked, "offset": len(data)}
+        else:
+            pages.append([message.sequence for message in Splitter().feed(data)])
+            asked, data = {"epoch": "one", "sequence": pages[-1][-1]}, b""
+    whole = pages[2] + PAGE_BYTES
+    assert pages == [[1, 2], [3], whole - PAGE_BYTES, whole - 2 * PAGE_BYTES, [4, 5]]
+    # of what is kept no more nothing is left out
+    again = value(me.ask("event.since", {"epoch": "another", "sequence": 3, "offset": 1000}))
+    assert (again["missing"], again["behind"], numbers_of(again)) == (True, 0, [1, 2])
 
 
 def test_pages_are_bounded_in_events():
@@ -262,7 +270,17 @@ def test_who_keeps_none_says_so():
 
 
 @for_each(
-    "data", [None, {}, {"sequence": "5"}, {"sequence": True}, {"age_s": "1"}, {"sequence": 1, "epoch": 5}]
+    "data",
+    [
+        None,
+        {},
+        {"sequence": "5"},
+        {"sequence": True},
+        {"age_s": "1"},
+        {"sequence": 1, "epoch": 5},
+        {"sequence": 0, "offset": -1},
+        {"sequence": 0, "offset": 1},
+    ],
 )
 def test_what_names_no_position_is_a_protocol_error(data):
     desk, _ = keeping()
