@@ -53,6 +53,13 @@ def commands() -> Iterator[tuple[str, str]]:
                         yield name(path), found[1]
 
 
+def test_the_curl_of_ubuntu_22_04_does_what_pages_ask_of_it():
+    """That is 7.81."""
+    newer = re.compile(r"--(json|rate|url-query|no-clobber|remove-on-error|variable|expand-\S+|ca-native)\b")
+    lines = (line for path in LINKING for _, text in blocks(path) for line in text.splitlines())
+    assert [line for line in lines if "curl " in line and newer.search(line)] == []
+
+
 def unknown(line: str) -> list[str]:
     """The verb or the options of a line that there are not."""
     words = shlex.split(line, comments=True)[1:]

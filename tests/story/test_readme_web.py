@@ -85,5 +85,5 @@ def test_a_token_made_by_the_command_is_taken(gateway, module_rundir):
     words = line.partition("#")[0].split()
     made = run(gateway, sys.executable, "-m", "broker.cli.main", *words[1:], "--json")
     gateway.tokens["grafana"] = json.loads(made)["token"]
-    out = run(gateway, "bash", "-c", block("sh", "/v1/rpc/attr.get").splitlines()[0])
+    out = run(gateway, "bash", "-c", "\n".join(block("sh", "/v1/rpc/attr.get").splitlines()[:2]))
     assert json.loads(out)["value"] == "1"
