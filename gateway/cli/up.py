@@ -23,7 +23,7 @@ from broker.cli import wings
 from broker.cli.exits import Failed
 from broker.cli.parsing import Parser
 from broker.cli.start import add_tree, settings_with
-from broker.errors import ConfigError
+from broker.errors import ConfigError, NotReady
 from broker.local import command
 from broker.local.ranks import LocalTree, plan
 from broker.local.rundir import Rundir
@@ -190,11 +190,18 @@ class Up:
         """Start all, say where, stay until told to leave, end all; returns the exit code.
 
         Raises:
-            Failed: a rank ended before all had joined. ConfigError: a setting cannot be followed. TimeoutError.
+            Failed: a rank ended before all had joined. TimeoutError. ConfigError: a setting cannot be followed, or all
+                ports are in use.
         """
         from gateway.web.listener import bind_all
 
-        sockets = [sock for sock, _place in bind_all(self.settings, ports=self._ports)]
+        try:
+            sockets = [sock for sock, _place in bind_all(self.settings, ports=self._ports)]
+        except NotReady as error:
+            if self._ports == 1:
+                raise
+            text = f"{error}; so are the {PORTS - 1} ports before it: --listen http://127.0.0.1:PORT names another"
+            raise NotReady(text, error.errno) from error
         try:
             self.tree.begin()
             await asyncio.sleep(0)  # they are forked: they need nothing of what is loaded from now on

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -109,6 +110,33 @@ def terminal(folder: Path, command: str, until: str) -> Iterator[list[str]]:
         ended = process.wait(30)
         process.stdout.close()
     assert ended == 0, lines
+
+
+@contextlib.contextmanager
+def in_use(*ports: int) -> Iterator[None]:
+    """Somebody listens there: we, or who was there before us."""
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        yield
+
+
+@pytest.mark.patient
+@pytest.mark.timeout(180)
+def test_a_dashboard_where_its_ports_are_in_use(rundir: Path) -> None:
+    """As the page says: ``up`` takes the next port, and the gateway says that another number is to be written."""
+    up, _publish, _user, start, serve = (text.strip() for kind, text in DASHBOARD.blocks if kind == "sh")
+    (rundir / "wall.toml").write_text(DASHBOARD.block("toml", "[[users]]"))
+    with in_use(8280, 8290, 8000), terminal(rundir, f"exec {up}", "Ctrl-C ends it") as lines:
+        (link,) = (line for line in lines if "/login#once=" in line)
+        assert 8280 < int(re.findall(r":(\d+)/", link)[0]) < 8300
+        (words,) = (line for line in lines if line.startswith(". "))
+        assert "4" in run(rundir, f"{words}\nheadgate attr get size")
+        for command, place in ((start, ":8290: "), (serve, "")):
+            said = run(rundir, f"{words}\n{command.split('#')[0]} 2>&1 || echo as it says")
+            assert f"{place}Address already in use" in said.replace("[Errno 98] ", "")
+            assert "as it says" in said
 
 
 @pytest.mark.patient

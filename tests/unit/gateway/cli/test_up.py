@@ -1,6 +1,7 @@
 """``headgate up``: its options and errors; that it runs is a story."""
 
 import asyncio
+import errno
 import logging
 import socket
 import sys
@@ -10,10 +11,11 @@ import pytest
 from broker import extras, interpreter
 from broker.cli import exits
 from broker.cli.main import main
-from broker.errors import ConfigError
+from broker.errors import ConfigError, NotReady
 from gateway.cli import companions
 from gateway.cli.up import arguments, broker_settings, gateway_settings
 from gateway.settings import GatewaySettings, ListenEntry
+from gateway.web import listener
 from gateway.web.listener import bind_all
 from tests.tables import for_each
 
@@ -58,6 +60,18 @@ def test_a_default_port_that_is_taken_gives_way_to_the_next():
         ((found, place),) = bind_all(settings, ports=20)
         assert port < found.getsockname()[1] == place.port < port + 20
         found.close()
+
+
+def test_all_default_ports_in_use_are_told_with_what_to_do(monkeypatch, capsys):
+    def refuse(_settings, *, ports):
+        assert ports == 20
+        raise NotReady("cannot listen at 127.0.0.1:8299: Address already in use", errno.EADDRINUSE)
+
+    monkeypatch.setattr(listener, "bind_all", refuse)
+    assert main(["up"]) == exits.TEMPFAIL
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "8299" in line
+    assert "--listen http://127.0.0.1:PORT" in line
 
 
 def with_url(url):
