@@ -7,6 +7,7 @@ Every figure about speed is a ratio within one run: machines differ, and so do t
 ``libflux_works``  what a program of the real libflux sees of a tree of four; the program is ``libflux.c``
 ``web_works``   the same by WebSocket, through the gateway
 ``counting``    what the figures by method cost a call
+``keeping``     what it costs rank 0 to keep the last events
 ``guards``      what a log that nobody waits for, the check of who listens and the hook cost their paths
 ``load``        how busy the machine is: said before and after, and why no document gets a table
 ``targets``     floor and aim of each row, and the verdict

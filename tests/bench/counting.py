@@ -18,20 +18,29 @@ from tests.bench import works
 from tests.bench.contenders import Headgate, single
 from tests.bench.targets import Row
 
-CODE = """
+SWITCHED = """
 import signal, sys
 from broker.cli.main import main
 from broker.node import assembly, broker
+
+begin = assembly.Node.__init__
+
+def switched(node, *args, **options):
+    begin(node, *args, **options)
+    signal.signal(signal.SIGUSR2, switch_of(node))
+
+assembly.Node.__init__ = switched
+"""
+"""The command ``headgate``, whose brokers change over at SIGUSR2, as a ``switch_of(node)`` behind this says."""
+RUN = "\nsys.exit(main())\n"
+CODE = f"""{SWITCHED}
 from broker.routing.port import UNCOUNTED
 
 class Uncounted(dict):
     def get(self, name, default=None):
         return UNCOUNTED
 
-begin = assembly.Node.__init__
-
-def switched(node, *args, **options):
-    begin(node, *args, **options)
+def switch_of(node):
     table = node.broker.router.call_stats._table
     ways = [(table.by_name, broker.monotonic_ns), (Uncounted(), int)]
 
@@ -39,11 +48,8 @@ def switched(node, *args, **options):
         ways.reverse()
         table.by_name, broker.monotonic_ns = ways[0]
 
-    signal.signal(signal.SIGUSR2, switch)
-
-assembly.Node.__init__ = switched
-sys.exit(main())
-"""
+    return switch
+{RUN}"""
 """Compiled classes call each other past what is patched: what they look up in a dictionary can be replaced."""
 TURNS = 4
 """Latency hangs on where the scheduler puts two processes, so it is asked more often and more briefly."""

@@ -84,6 +84,8 @@ TARGETS = {
     "relay_vs_flux_pure": Target("relay, pure Python, vs flux-core", "x", 5, 10, "more"),
     "relay_cpu_pure": Target("the same: broker CPU per message", "µs", 3.5, 2, "less"),
     "counting_p50": Target("RTT at window 1 with figures by method, vs without", "x", 1.02, None, "less"),
+    "events_kept": Target("events to 32 subscribers, the last ones kept, vs none", "x", 0.98, None, "more"),
+    "web_kept": _web("events to 50 WebSocket subscribers, the last ones kept, vs none", "x", 0.98),
     "guard_outlet": Target("a line of the log, by a StreamHandler's: CPU", "x", None, None, "less"),
     "guard_trust": Target("dialling a local socket, by a plain connect: CPU", "x", None, None, "less"),
     "guard_filter": Target("an event to a WebSocket with a hook, by without: CPU", "x", None, None, "less"),
