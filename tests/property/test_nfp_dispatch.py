@@ -501,9 +501,7 @@ def check(state: Any) -> None:
     }
     for worker in state.registry.workers.values():
         taken = sum(attempt.state in TAKES_SLOT for attempt in worker.attempts.values())
-        assert worker.busy == taken + sum(worker.claims.values())
-        assert not worker.claims.keys() & worker.attempts.keys()
-        assert all(state.claimed.claimants[uuid][worker.name] is worker for uuid in worker.claims)
+        assert worker.busy == taken
         service, free = worker.service, worker.connection is not None and not worker.choked
         assert (worker in service.idle) == (free and worker.busy < worker.slots)
         assert (worker in service.ready) == (free and worker.slots <= worker.busy < worker.limit)
@@ -511,9 +509,10 @@ def check(state: Any) -> None:
         assert worker.timer is not None
         for attempt in worker.attempts.values():
             assert attempt.state == STOPPING or current[attempt.part] == worker.name
-    assert sum(map(len, state.claimed.claimants.values())) == sum(
-        len(worker.claims) for worker in state.registry.workers.values()
-    )
+    for uuid, worker in state.registry.claims.items():
+        assert state.registry.workers[worker.name] is worker
+        assert uuid in worker.claims
+        assert uuid not in worker.attempts
     for service in state.registry.services.values():
         assert service.workers or service.queue or service.gathering
         assert service.alive == sum(worker.connection is not None for worker in service.workers.values())
@@ -529,7 +528,7 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
     tables = {
         "orders": state.by_uuid,
         "closed": state.closed_jobs.by_end,
-        "claims": state.claimed.claimants,
+        "claims": state.registry.claims,
         "waiting": state.waiting.counts,
         "waiting_parts": state.waiting_parts.counts,
         "recent": state.closed_jobs.recent,

@@ -12,7 +12,7 @@ In the order of a job's life::
     worker_messages  what workers say about jobs
     responses        what clients are told, by kind of client; ``translation`` for clients of the other dialect
     relays           requests that are no jobs: the workers' management
-    liveness         workers come, are heard, fall silent, come back; ``claimed_jobs`` are what they have from elsewhere
+    liveness         workers come, are heard, fall silent, come back
     closed_jobs      how long jobs are remembered; what is in the store only is read when somebody speaks of it
     restore          a restart
 

@@ -31,7 +31,7 @@ from broker.nfp.jobs.registry import EVERY_SERVICE
 from broker.nfp.jobs.relays import Relays
 from broker.nfp.jobs.responses import NOT_GIVEN
 from broker.nfp.jobs.schedule import MISSPELT, Jobs
-from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.names import Command, Sender
 from broker.nfp.outcome import STATUS_WORDS, job_state
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobAdded, PartAdded
@@ -267,7 +267,7 @@ class ClientRequests:
         return job if job is not None and (job.client.peer is peer or may(job.holder)) else None
 
     def get(self, peer: Peer, packet: Packet, now: float) -> None:
-        """GET: from the record. A job that only workers may know of is asked for there, for owners."""
+        """GET: from the record."""
         responder = self._jobs.responders.of(peer)
         job = self._readable(peer, packet)
         self._jobs.clients.known(peer, now)
@@ -276,12 +276,7 @@ class ClientRequests:
             parts = job.named(packet.target.names)
             if responder.results(peer, job, parts) and job.client.peer is peer:
                 job.client.settle(job, parts)
-        elif (
-            packet.uuid in self._jobs.by_uuid
-            or not peer.principal.owner
-            or packet.dialect is Dialect.SEED
-            or not self._relays.get(peer, packet, now)
-        ):
+        else:
             self._jobs.counts.unroutable += 1
             responder.refused(peer, packet, 400, _UNKNOWN)
 

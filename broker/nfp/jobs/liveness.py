@@ -188,7 +188,7 @@ class Liveness:
         """It was here before: what does it still have? Its OPEN says it, or it is asked for each job."""
         connection = worker.connection
         assert connection is not None
-        self._jobs.claimed.clear(worker)
+        self._jobs.registry.unclaim(worker)
         missing: list[Attempt] = []
         for uuid, attempt in list(worker.attempts.items()):
             attempt.heard = now
@@ -227,9 +227,11 @@ class Liveness:
             return False
         part = job.given_to(worker.name) if job is not None else None
         if job is None or part is None:
-            jobs.claimed.add(worker, uuid, running=held.state == "running")
-            if job is not None:
-                jobs.found_at(job, worker, now)
+            jobs.registry.claim(worker, uuid)
+            part = job.parts.get("") if job is not None else None
+            if part is not None and part.queue is not None and jobs.registry.claimant(part) is worker:
+                jobs.withdraw(part)
+                jobs.place(part, now, front=True)
             return False
         if done and part.state == FINAL:
             jobs.acknowledge(worker, uuid)
@@ -374,7 +376,6 @@ class Liveness:
         else:
             for attempt in held:
                 self._jobs.give_back(attempt, LOSE, why, now)
-        self._jobs.claimed.clear(worker)
         expected = worker.state == EXPECTED
         jobs.registry.remove(worker, now)
         jobs.journal.put(WorkerLeft(worker.name))

@@ -286,7 +286,7 @@ class WorkerEntry:
             back; where not, only while it is alone: see ``limit``.
         busy: credits in use.
         attempts: by job, what it was given and has not finished, or has to stop.
-        claims: jobs that it said it holds and was not given here; True for those it runs, which take credits.
+        claims: jobs that it said it holds and was not given here (see ``WorkerRegistry.claim``).
         choked: its queue was full: it gets nothing until it is heard again.
         turn: of a request in its mailbox and one of its service, it was given the first last time.
         heard, sent: when anything last came from or went to it.
@@ -308,7 +308,7 @@ class WorkerEntry:
         self.ahead = 0
         self.busy = 0
         self.attempts: dict[str, Attempt] = {}
-        self.claims: dict[str, bool] = {}
+        self.claims: set[str] = set()
         self.choked = False
         self.turn = False
         self.heard = self.sent = self.since = now

@@ -19,6 +19,8 @@ from broker.nfp.records import KNOWN_MAX
 
 EVERY_SERVICE: Final = "all"
 """Deployed NorFab's name for every service together."""
+CLAIMS_MAX: Final = 200_000
+"""Of all workers together; more than brokers take open jobs. What comes beyond is not remembered."""
 
 
 class WorkerRegistry:
@@ -33,6 +35,7 @@ class WorkerRegistry:
         services: by name; those with nothing in them are removed.
         resources: by name of a resource, the workers that announced it, by their names.
         mailboxes: by name of a worker, requests that wait for just this one.
+        claims: by uuid of a job that nobody gave a worker here, the worker that has said that it holds it.
         away: by name, since when a worker that is remembered is not there.
         ended: by name, how many parts of jobs ended at a worker since the start, by how they ended; the latest names.
     """
@@ -43,6 +46,7 @@ class WorkerRegistry:
         self.services: dict[str, Service] = {}
         self.resources: dict[str, dict[str, WorkerEntry]] = {}
         self.mailboxes: dict[str, FairQueue[Part]] = {}
+        self.claims: dict[str, WorkerEntry] = {}
         self.away: OrderedDict[str, float] = OrderedDict()
         self.ended: OrderedDict[str, Counter[str]] = OrderedDict()
 
@@ -69,6 +73,7 @@ class WorkerRegistry:
         """It is waited for no longer; its name stays known."""
         worker.step(BURY)
         self.announced(worker, ())
+        self.unclaim(worker)
         del self.workers[worker.name]
         del worker.service.workers[worker.name]
         for those in (worker.service.idle, worker.service.ready, worker.service.ahead):
@@ -95,6 +100,29 @@ class WorkerRegistry:
         if managing is None:
             return []
         return [each for each in managing.values() if service in (each.service.name, EVERY_SERVICE)]
+
+    def claim(self, worker: WorkerEntry, uuid: str) -> None:
+        """``worker`` says that it holds a job that nobody gave it here: another broker did, or a store that was lost.
+
+        Whoever submits such a job again must not have it run twice (NFP, "Reliability"): it goes to this worker.
+        """
+        if len(self.claims) < CLAIMS_MAX:
+            worker.claims.add(uuid)
+            self.claims.setdefault(uuid, worker)
+
+    def unclaim(self, worker: WorkerEntry) -> None:
+        """It is gone, or says anew what it holds."""
+        for uuid in worker.claims:
+            if self.claims.get(uuid) is worker:
+                del self.claims[uuid]
+        worker.claims.clear()
+
+    def claimant(self, part: Part) -> WorkerEntry | None:
+        """Who is there, could be given ``part``, which is for any, and says that it has the job."""
+        worker = self.claims.get(part.job.uuid) if self.claims and not part.name else None
+        if worker is None or worker.connection is None or worker.service.name != part.job.service:
+            return None
+        return worker
 
     def remember(self, name: str, since: float) -> None:
         """``name`` was a worker's, and is not there since then."""

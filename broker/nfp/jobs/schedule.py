@@ -31,7 +31,6 @@ from broker.nfp import bodies
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Journal, Offended, OnJobEvent
 from broker.nfp.frames import Body
-from broker.nfp.jobs.claimed_jobs import ClaimedJobs
 from broker.nfp.jobs.closed_jobs import ClosedJobs
 from broker.nfp.jobs.config import DispatchConfig
 from broker.nfp.jobs.counts import Counts
@@ -99,7 +98,7 @@ class Jobs:
         waiting: by holder, how many of its jobs have a part that waits. waiting_parts: how many of their parts wait.
         open_parts: how many have no result.
         returned: parts that wait again and stand in no queue yet. safe: results to acknowledge, by worker.
-        closed_jobs: keeps, reads and forgets those that are over. claimed: what workers have from elsewhere.
+        closed_jobs: keeps, reads and forgets those that are over.
     """
 
     def __init__(
@@ -133,7 +132,6 @@ class Jobs:
         self.returned: list[Part] = []
         self.safe: dict[WorkerEntry, list[str]] = {}
         self.closed_jobs = ClosedJobs(self)
-        self.claimed = ClaimedJobs(self)
         self._acknowledged_at = -inf
 
     # -- what all steps share ---------------------------------------------------------------------
@@ -383,7 +381,7 @@ class Jobs:
     def place(self, part: Part, now: float, *, front: bool = False) -> None:
         """A part that stands in no queue goes to a worker, or waits; ``front``: it had its turn before."""
         registry = self.registry
-        claimant = self.claimed.claimant(part)
+        claimant = registry.claimant(part)
         if claimant is not None and self._give(part, claimant, now):  # whatever else it has to do
             return
         if part.name:
@@ -433,15 +431,6 @@ class Jobs:
             return next((each for each in islice(idle, OTHERS_TRIED) if each.name not in part.given), first)
         return first
 
-    def found_at(self, job: Job, worker: WorkerEntry, now: float) -> None:
-        """``worker`` says that it holds ``job``: what waits of it and is for this worker goes there now."""
-        for name in (worker.name, ""):
-            part = job.parts.get(name)
-            if part is not None and part.queue is not None and self.claimed.claimant(part) is worker:
-                self.withdraw(part)
-                self.place(part, now, front=True)
-                return
-
     def _give(self, part: Part, worker: WorkerEntry, now: float) -> bool:
         """Dispatch ``part`` to ``worker``, which is there. False: it could not be sent and is where it was.
 
@@ -471,8 +460,8 @@ class Jobs:
             return False
         if part.forgotten:  # else it would cost every part a set of its own
             part.forgotten -= {worker.name}
-        if worker.claims:
-            self.claimed.drop(worker, job.uuid)
+        if self.registry.claims.get(job.uuid) is worker:
+            del self.registry.claims[job.uuid]
         worker.sent = now
         self.counts.dispatched += 1
         self.tell("dispatched", job, worker.name, attempt.number)
@@ -483,9 +472,9 @@ class Jobs:
 
         A task that may run twice need not wait for the group that stores the job itself and this dispatch of it, both
         or neither. If the broker is killed before it is written, the job never was: its client has no 202 and submits
-        it again, by the same uuid; a worker that lists it as its own is preferred then (see ``claimed_jobs``) and does
-        not run it again; what another worker says about it is about a job that nobody knows, and counts for nothing. If
-        the disk is full the client is told so, and the worker to stop.
+        it again, by the same uuid; a worker that lists it as its own is preferred then (see ``WorkerRegistry.claim``)
+        and does not run it again; what another worker says about it is about a job that nobody knows, and counts for
+        nothing. If the disk is full the client is told so, and the worker to stop.
         """
         job, position = attempt.part.job, self.journal.position
         together = attempt.number == 1 and job.after == position

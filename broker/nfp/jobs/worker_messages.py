@@ -71,7 +71,7 @@ class WorkerMessages:
         job = self._jobs.by_uuid.get(packet.uuid)
         part = job.given_to(worker.name) if job is not None else None
         if part is None:
-            if self._jobs.claimed.heard(worker, packet) or job is None:
+            if job is None or packet.uuid in worker.claims:
                 self._jobs.counts.unroutable += 1
             else:
                 self._forged(peer, packet)

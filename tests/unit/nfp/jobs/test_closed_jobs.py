@@ -104,7 +104,7 @@ def test_a_worker_is_told_that_its_result_is_safe(stored):
     back = bench.register("w1", ours=True, jobs={uuids[0]: (1, "done"), uuids[1]: (1, "running")})
     assert bench.journal.reads == [uuids[1]]  # what is done may be forgotten, whatever came of it
     from_w1(bench, back, uuids[2])
-    assert bench.dispatcher._jobs.claimed.claimants == {}
+    assert bench.dispatcher._jobs.registry.claims == {}
     bench.pass_time(1)
     out = back.take()
     assert the(out, Command.DELETE).uuid == uuids[1]

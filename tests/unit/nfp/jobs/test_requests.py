@@ -11,7 +11,7 @@ from broker.nfp.principal import Standing
 from broker.nfp.records import Dispatched, Forgotten, JobAdded
 from broker.nfp.targets import ALL
 from tests.tables import for_each
-from tests.unit.nfp.jobs.bench import Bench, FakePeer, result_body, said, story, the
+from tests.unit.nfp.jobs.bench import Bench, FakePeer, said, story, the
 
 POST, DELETE, RESPONSE = Command.POST, Command.DELETE, Command.RESPONSE
 
@@ -123,18 +123,6 @@ def test_get_of_a_worker_that_is_not_in_the_job(seed, code):
     uuid = bench.post(client)
     client.take()
     assert [packet.status for packet in bench.get(client, uuid, target="w7")] == [code]
-
-
-def test_owners_reach_jobs_that_only_workers_know():
-    bench = Bench()
-    workers = [bench.register(name) for name in ("w1", "w2")]
-    owner = bench.client("boss", standing=Standing.OWNER)
-    assert story(bench.get(owner, "old", target="all")) == ["202[w1,w2]"]
-    for worker in workers:
-        bench.answer(worker, the(worker.take(), Command.GET), 200, result_body(worker.name))
-    assert story(owner.take()) == ["200", "200"]
-    assert bench.offences == []
-    assert story(bench.get(owner, "old", target="w7")) == ["400"]
 
 
 # -- DELETE ---------------------------------------------------------------------------------------
@@ -421,13 +409,15 @@ def test_the_uuid_of_a_request_that_was_passed_on_is_in_use():
     """A worker's answer to it would be taken for the job's result, or the other way round."""
     bench = Bench()
     worker = bench.register("w1", ours=True)
-    owner = bench.client("boss", standing=Standing.OWNER)
-    bench.get(owner, "old", target="w1")
-    asked = the(worker.take(), Command.GET)
     client = bench.client()
+    packet = Packet(
+        Sender.CLIENT, Command.MMI, service="mmi.service.worker", target=ALL, uuid="old", body=b"{}"
+    )
+    bench.dispatcher.relay_mmi(bench.client("boss"), packet, bench.now)
+    asked = the(worker.take(), Command.MMI)
     bench.post(client, "old")
     assert said(the(client.take(), RESPONSE))["error"] == "this uuid is in use"
-    bench.answer(worker, asked, 200, result_body("w1"))
+    bench.answer(worker, asked, 200, b"{}")
     bench.post(client, "old")
     assert story(client.take()) == ["202[]"]
 
