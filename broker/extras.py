@@ -23,7 +23,6 @@ EXTRA_OF: Final = {
     "numpy": "journal",
     "oslo_messaging": "oslo",
     "pandas": "spark",
-    "prompt_toolkit": "shell",
     "pyarrow": "history",
     "pyspark": "spark",
     "redis": "redis",

@@ -29,7 +29,7 @@ WITHOUT_NORFAB = (
     ("yaml", "# workers/common.yaml"),
     ("yaml", "# inventory.yaml, in addition"),
     ("sh", "headgate nfp up\n"),
-    ("sh", "headgate nfp shell"),
+    ("sh", "headgate nfp run greeter"),
 )
 """Blocks that the story runs."""
 WITH_NORFAB = (

@@ -24,7 +24,7 @@ LOCK = ROOT / "requirements.lock"
 PROJECT = "headgate"
 BASE_EXTRAS = ("all",)
 """Of the whole command."""
-USER_EXTRAS = ("oslo", "redis", "journal", "history", "shell", "spark")
+USER_EXTRAS = ("oslo", "redis", "journal", "history", "spark")
 
 PERMISSIVE = frozenset((
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Python-2.0",

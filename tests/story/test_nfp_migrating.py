@@ -55,12 +55,12 @@ FOUND = "greeter-1 ['hello ada'] False\ngreeter-2 ['hei ada'] False\n"
 
 
 @pytest.mark.patient
-def test_workers_scripts_and_the_shell(lab: Lab) -> None:
+def test_workers_scripts_and_verbs(lab: Lab) -> None:
     assert lab.run(block("sh", "python -m broker.nfp.norfab client.py")) == FOUND
     (lab.folder / "new.py").write_text(block("python", "BlockingClient"))
     assert lab.run("python new.py") == FOUND
     assert len(lab.run(block("sh", "headgate nfp keys broker")).strip()) == 40
-    said = lab.run(block("sh", "headgate nfp shell"))
+    said = lab.run(block("sh", "headgate nfp run greeter"))
     assert said.count("hello ada") >= 2
     for word in ("hello ada, from a template", "letter.j2", "greeter-2", "job_list", "NFPBroker"):
         assert word in said, said

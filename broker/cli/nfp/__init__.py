@@ -4,7 +4,6 @@
     worker     offer the tasks of a Python file as a service
     up         the broker and workers that an inventory's topology names
     run        have a task run, with progress, and print its results
-    shell      the same line by line, with completion
     jobs       list, show, cancel jobs, and take up their results
     services   services, workers and clients of a broker
     events     what happens to jobs, as it happens
@@ -29,7 +28,6 @@ VERBS: Final = {
     "worker": "offer the tasks of a Python file as a service",
     "up": "start and look after what an inventory's topology names",
     "run": "have a task run, with progress, and print its results",
-    "shell": "have tasks run line by line, completed from what workers announce",
     "jobs": "list, show and cancel jobs, take up their results",
     "services": "services, workers and clients",
     "events": "what happens to jobs, as it happens",

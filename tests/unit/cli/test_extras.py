@@ -118,7 +118,7 @@ def test_extras_bring_what_is_said_of_them():
     listed = project["optional-dependencies"]
     assert names(project["dependencies"]) == {"PyNaCl", "msgspec", "pyzmq"}
     assert listed["all"] == ["headgate[cli,gateway,nfp]"]
-    ours = ("cli", "gateway", "nfp", "oslo", "redis", "journal", "history", "shell", "spark")
+    ours = ("cli", "gateway", "nfp", "oslo", "redis", "journal", "history", "spark")
     brought = {
         MODULES.get(name, name.replace("-", "_")): PARTS.get(extra, extra)
         for extra in ours
