@@ -24,8 +24,8 @@ The other end::
 One job of a NorFab script, from ``run_job`` to its result, in the order of what is called::
 
     norfab.client.NFPClient.run_job                     NorFab's words become ours, in the script's thread
-    client.client.NfpClient.submit                      it gets a uuid and a deadline; a named client keeps it on disk
-    client.session.ClientSession.submit                 POST, sent again under that uuid until somebody answers
+    client.client.NfpClient.submit                      it gets a uuid and a deadline; a named client keeps it on disk;
+                                                        POST, sent again under that uuid until somebody answers
     peer.session.BrokerSession.send                     frames, written at the end of the turn
     server.ingress.Ingress.handle                       the broker reads them: who sent it, and is that allowed
     jobs.client_requests.ClientRequests.post            which workers are meant: a job and its parts
@@ -34,7 +34,7 @@ One job of a NorFab script, from ``run_job`` to its result, in the order of what
     worker.jobs.Jobs._run                               its task is entered; what must be run once is on disk before
     jobs.worker_messages.WorkerMessages.response        its result is back, of the latest attempt or of one before
     jobs.schedule.Jobs.record                           the part is final, stored, and then told
-    client.session.ClientSession.on_packet              what comes for a job goes to it
+    client.client.NfpClient.on_packet                   what comes for a job goes to it
     client.job.Job.take                                 with the last worker's result the wait in ``run_job`` ends
 
 Leaves, all pure: ``names`` the words of the protocol, ``packet`` one message, ``frames`` frames <-> packet in both

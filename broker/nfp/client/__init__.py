@@ -23,9 +23,8 @@ A client with a name keeps the jobs that it submits in ``store_path`` and finds 
 
 ::
 
-    client         NfpClient: connect, submit, ask
+    client         NfpClient: connect, submit, ask; send, send again, poll, deadlines, another broker
     job            one job: its result, events, stream; cancel, answer; one question and its answer
-    session        all that is asked: send, send again, poll, deadlines, another broker
     events         events of jobs, bounded, for any number of readers; subscriptions to those of all jobs
     fetch          files by ``nf://``: who has it, what is here already, one on its way
     store          the jobs of a named client on disk: they survive its restart

@@ -1,4 +1,17 @@
-"""NfpClient: one connection to a broker (or to the next of several), the jobs submitted through it, its questions.
+"""NfpClient: one connection to a broker (or to the next of several), what is asked over it, from the request to the
+last answer: jobs, and questions.
+
+A *job* goes to workers. Until the broker has answered its POST, the POST is sent again under the same uuid. At every
+new session with a broker that has OPEN, every unfinished job is POSTed again: it is known there (then the broker tells
+its state anew) or it is not (then it runs). A deployed NorFab broker remembers no job, so what its workers have is
+asked for with GET, and only what nobody has confirmed is POSTed again. A DELETE that could not be sent, or whose answer
+was lost with the connection, goes out in front of everything else at the next session, and its job is not posted again.
+
+A *question* is answered by the broker itself, at once: management, inventory, events, the jobs of its store (NFP,
+"MMI"). One whose answer was lost with the connection is asked again in the next session, except where that would be
+done twice (``Question.once``).
+
+Each has one timer, for whichever of deadline, resend and poll comes first.
 
 Concurrency: a client belongs to the event loop that entered it; any number of its tasks may use it at once.
 """
@@ -6,40 +19,54 @@ Concurrency: a client belongs to the event loop that entered it; any number of i
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from broker.errors import ConfigError, HeadgateError
+import msgspec
+
+from broker.errors import ConfigError, HeadgateError, LinkBroken, LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client import fetch
-from broker.nfp.client.events import Subscription
+from broker.nfp.client.errors import JobFailed, JobTimeout, RequestFailed
+from broker.nfp.client.events import Subscription, Subscriptions
 from broker.nfp.client.fetch import CHUNK_BYTES, Details, Fetched, Place, Progress
-from broker.nfp.client.job import Job, Submission
+from broker.nfp.client.job import Job, JobOwner, Question, Submission
 from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
-from broker.nfp.client.session import ClientSession
-from broker.nfp.client.store import ClientStore
+from broker.nfp.client.store import ClientStore, StoredJob
 from broker.nfp.contract import EventFilter
-from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Sender
+from broker.nfp.frames import Packet
+from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Code, Command, Sender
+from broker.nfp.opening import DIALECT, broker_of
+from broker.nfp.outcome import CANCELLED, worker_of
 from broker.nfp.peer.brokers import choose_brokers
 from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import BrokerKeys, OwnKey, check_name, credentials, default_base_dir, peer_file
+from broker.nfp.peer.liveness import BrokerLiveness
 from broker.nfp.store.peers import Retention
-from broker.nfp.targets import ALL, Targeting, target_of
-from broker.tasks import checked_seconds
+from broker.nfp.targets import ALL, ANY, Target, Targeting, target_of
+from broker.tasks import Tasks, awaited_seconds, checked_seconds, within
 from broker.transport.curve import generate
 
 log = logging.getLogger("headgate")
 FETCHED: Final = "fetched"
 """Folder of fetched files in ``state_dir``."""
+PUSH: Final = "push"
+ONCE: Final = frozenset({"restart", "shutdown", "disconnect"})
+"""Tasks of management that end connections: their answers may well be lost with them."""
+RETRY_S: Final = 0.05
+"""Until a full outbox is tried again."""
+_LOST: Final = "the connection was lost before the answer; it may have been done, and is not asked again"
 
 
-class NfpClient:
+class NfpClient(JobOwner):
     """See the package for an example.
 
     Args:
@@ -61,6 +88,9 @@ class NfpClient:
 
     Attributes:
         store_path: the file where jobs are kept; None: they are not.
+        broker: the address of the broker that we have a session with, or had one last; "" before the first.
+        opened: what the broker said in its OPEN; None for deployed NorFab's, and while we are not connected yet.
+        unknown: packets about jobs that are not here, dropped.
 
     Raises:
         ConfigError: an address, key or name is wrong, or a file cannot be used.
@@ -84,6 +114,9 @@ class NfpClient:
         self.name = name or (channel.name if channel is not None else f"client-{uuid4().hex[:12]}")
         self.limits = limits or Limits()
         self.state_dir = None if state_dir is None else Path(state_dir)
+        self.broker = ""
+        self.opened: dict[str, Any] | None = None
+        self.unknown = 0
         self._channel: Channel
         if channel is not None:
             self._channel = channel
@@ -101,12 +134,32 @@ class NfpClient:
                 failover_s=failover_s,
                 open_timeout_s=open_timeout_s,
                 insecure=insecure,
-                refused=lambda error: self._session.on_refused(error),  # noqa: PLW0108 - it is made below
+                refused=self.on_refused,
             )
         self.store_path = self._store_file() if name and store else None
         self._store: ClientStore | None = None
-        self._session = ClientSession(self._channel, self.limits)
         self._folder = self.state_dir / FETCHED if self.state_dir is not None else Path.cwd()
+        self._loop: asyncio.AbstractEventLoop
+        self._liveness: BrokerLiveness
+        self._started = self._closed = False
+        self._connected = asyncio.Event()
+        self._refusal: LinkRefused | None = None
+        self._pushes = False
+        self._epoch = ""
+        self._message_bytes = 0
+        self._jobs: dict[str, Job] = {}
+        """The unfinished ones, in the order they were submitted."""
+        self._questions: dict[str, Question] = {}
+        """Those without an answer."""
+        self._deleted: dict[str, Job] = {}
+        """Deleted here, and the broker does not know yet; oldest first."""
+        self._unasked: deque[Question] = deque()
+        self._waiting: deque[Job] = deque()
+        self._at_broker: set[str] = set()
+        self._retrying = False
+        self._probe_uuid = uuid4().hex
+        self._tasks = Tasks()
+        self._subscriptions = Subscriptions(self.mmi, self._subscribe_soon, self.limits)
 
     def _store_file(self) -> Path:
         try:
@@ -123,7 +176,10 @@ class NfpClient:
             )
             await self._store.open()
             log.info("%s: jobs are kept in %s", self.name, self.store_path)
-        self._session.start(self._store)
+        self._started = True
+        self._loop = asyncio.get_running_loop()
+        self._liveness = BrokerLiveness(self._channel, self._awaits, self._probe, self._loop)
+        self._channel.start(self, self._open_body)
         return self
 
     async def __aexit__(
@@ -132,25 +188,32 @@ class NfpClient:
         await self.close()
 
     async def close(self) -> None:
-        """Leave: what waits raises LinkClosed, and jobs go on at the broker. Harmless twice."""
-        await self._session.close()
+        """Leave: what waits raises LinkClosed, and jobs go on at the broker; those on disk stay unfinished there.
+
+        Harmless twice.
+        """
+        self._closed = True
+        if self.is_connected:
+            self._end_session()
+        for job in (*self._questions.values(), *self._jobs.values()):
+            job.finish(LinkClosed(f"{job.title}: the client was closed"))
+        self._subscriptions.close(LinkClosed("the client was closed"))
+        self._deleted.clear()
+        await self._tasks.stop()
+        await self._channel.close()
         if self._store is not None:
             await self._store.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LinkClosed("the client was closed")
+        if not self._started:
+            raise LinkClosed("the client is not open: use `async with NfpClient(...)`")
 
     @property
     def is_connected(self) -> bool:
         """True while there is a session with a broker."""
-        return self._session.is_connected
-
-    @property
-    def broker(self) -> str:
-        """The address of the broker that we have a session with, or had one last; "" before the first."""
-        return self._session.broker
-
-    @property
-    def opened(self) -> dict[str, Any] | None:
-        """What the broker said in its OPEN; None for deployed NorFab's, and while we are not connected yet."""
-        return self._session.opened
+        return self._connected.is_set()
 
     @property
     def trouble(self) -> str:
@@ -164,7 +227,17 @@ class NfpClient:
             LinkBroken: there was none within ``timeout_s`` (None: wait for ever); the text says why. LinkRefused: keys
             do not fit, ours or the broker's.
         """
-        return await self._session.wait_connected(timeout_s)
+        try:
+            async with within(timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            text = (
+                f"{self._channel.broker}: not connected within {timeout_s:g} s: {self.trouble or 'no answer'}"
+            )
+            raise LinkBroken(text) from None
+        if self._refusal is not None:
+            raise self._refusal
+        return self.broker
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -197,22 +270,21 @@ class NfpClient:
         uuid = uuid or uuid4().hex
         check_name(service, "service")
         check_name(uuid, "uuid")
-        session = self._session
-        session.check_open()
-        known = session.jobs.get(uuid) or session.questions.get(uuid)
+        self._check_open()
+        known = self._jobs.get(uuid) or self._questions.get(uuid)
         if known is not None:
             return known
-        deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
+        deadline = self._loop.time() + checked_seconds(timeout_s)
         asked = service in ASKED_BY_MMI
         body = bodies.request(task, args, kwargs or {}, None if asked else timeout_s)
         submission = Submission(uuid, service, task, chosen, body, timeout_s, deadline)
         if asked:
-            return session.question(submission, once=True)
+            return self._question(submission, once=True)
         if not keep or self._store is None:
-            return session.submit(submission)
+            return self._job(submission)
         added = await self._store.add(submission)
         try:
-            return session.submit(submission)
+            return self._job(submission)
         except HeadgateError:
             if added:  # it was refused: a later life must not find it
                 self._store.drop(uuid)
@@ -252,12 +324,12 @@ class NfpClient:
         Raises:
             RequestFailed: the broker does not know it, or keeps no jobs (then name the ``service``).
         """
-        self._session.check_open()
-        if (known := self._session.jobs.get(uuid)) is not None:
+        self._check_open()
+        if (known := self._jobs.get(uuid)) is not None:
             return known
         stored = await self._store.find(uuid) if self._store is not None else None
         if stored is not None:
-            return self._session.take_up(stored)
+            return self._take_up(stored)
         check_name(uuid, "uuid")
         task, target = "", ALL
         if not service:
@@ -265,20 +337,47 @@ class NfpClient:
             service, task = str(shown["service"]), str(shown.get("task") or "")
             names = [str(name) for name in shown.get("workers") or () if name]
             target = target_of(names) if names else target_of(str(shown.get("target") or "all"))
-        deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
-        return self._session.submit(Submission(uuid, service, task, target, b"", timeout_s, deadline))
+        deadline = self._loop.time() + checked_seconds(timeout_s)
+        return self._job(Submission(uuid, service, task, target, b"", timeout_s, deadline))
 
     async def unfinished(self) -> list[Job]:
         """Return the jobs of an earlier life of this client whose deadline has not passed, and those of this one.
 
         They go on: the client asks for results that came meanwhile, and sends jobs that were not sent.
         """
-        self._session.check_open()
+        self._check_open()
         if self._store is not None:
             for stored in await self._store.unfinished():
-                if stored.submission.uuid not in self._session.jobs:
-                    self._session.take_up(stored)
-        return list(self._session.jobs.values())
+                self._take_up(stored)
+        return list(self._jobs.values())
+
+    def _job(self, submission: Submission, stored: StoredJob | None = None) -> Job:
+        """Begin to look after a job; it is posted as soon as possible. ``stored``: what came before a restart.
+
+        One of this uuid that is looked after already is returned as it is: somebody may have asked for it while the
+        caller waited for the disk or the broker.
+        """
+        if (known := self._jobs.get(submission.uuid)) is not None:
+            return known
+        self._check_room(len(self._jobs), "jobs are unfinished")
+        job = Job(submission, self)
+        if stored is not None:
+            stored.restore(job)
+        self._jobs[job.uuid] = job
+        job.known = not submission.body or stored is not None
+        self._waiting.append(job)
+        self._pump()
+        self._arm(job, submission.deadline)
+        return job
+
+    def _take_up(self, stored: StoredJob) -> Job:
+        """Go on with a job that was kept; one that is over ends as it did."""
+        if stored.is_open:
+            return self._job(stored.submission, stored)
+        job = Job(stored.submission, self)
+        stored.restore(job)
+        job.finish(stored.error_of(job))
+        return job
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -294,14 +393,44 @@ class NfpClient:
     ) -> Any:
         """Return the answer of a service of the broker itself or, for ``mmi.service.worker``, of workers (``target``).
 
+        What is in ``ONCE`` is not asked again on another connection.
+
         Raises:
             RequestFailed: the answer is an error. TimeoutError: there was none within ``timeout_s`` (None:
-            ``Limits.answer_s``).
+            ``Limits.answer_s``). LinkClosed: the client is not open. LinkBroken: the connection was lost before the
+            answer to a question asked once, which may have been done. LinkRefused: no broker lets us in, because of
+            keys. HeadgateError: EAGAIN, too many wait. ValueError: ``timeout_s`` is nan.
         """
         patience_s = self.limits.answer_s if timeout_s is None else timeout_s
-        return await self._session.ask(
-            service, task, args, kwargs, target=target_of(target), timeout_s=patience_s
-        )
+        body = bodies.request(task, args, kwargs or {}, None)
+        deadline = asyncio.get_running_loop().time() + awaited_seconds(patience_s)
+        submission = Submission(uuid4().hex, service, task, target_of(target), body, patience_s, deadline)
+        question = self._question(submission, once=task in ONCE)
+        try:
+            await question.wait()
+        finally:
+            question.give_up()
+        if isinstance(question.error, JobFailed):
+            raise RequestFailed(str(question.error), question.error.status)
+        if isinstance(question.error, JobTimeout):
+            raise TimeoutError(str(question.error))
+        if question.error is not None:
+            raise question.error
+        return question.value
+
+    def _question(self, submission: Submission, *, once: bool) -> Question:
+        """Ask, now or when there is a connection; ``once``: not again when that one is lost, see ``Question``."""
+        self._check_room(len(self._questions), "questions wait")
+        question = self._questions[submission.uuid] = Question(submission, self, once=once)
+        self._unasked.append(question)
+        self._pump()
+        self._arm(question, submission.deadline)
+        return question
+
+    def _check_room(self, waiting: int, what: str) -> None:
+        self._check_open()
+        if waiting >= self.limits.jobs:
+            raise HeadgateError(f"{waiting} {what}, that is the limit", errno.EAGAIN)
 
     async def inventory(self, name: str = "") -> Any:
         """Return what the broker's inventory has for the worker ``name`` ("": for us); None when it has nothing."""
@@ -339,7 +468,7 @@ class NfpClient:
         ``uuid``, ``service`` and ``kinds`` leave out other events. With ``since`` the events behind that sequence
         number that the broker still has come first (0: all of them).
         """
-        return Subscription(self._session.subscriptions, EventFilter(uuid, service, frozenset(kinds)), since)
+        return Subscription(self._subscriptions, EventFilter(uuid, service, frozenset(kinds)), since)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -375,3 +504,318 @@ class NfpClient:
             FetchFailed: ENOENT, nobody has it.
         """
         return (await fetch.find(self, url, timeout_s))[0]
+
+    # -- the connection (peer.channel.Receiver) ---------------------------------------------------
+
+    def _open_body(self) -> dict[str, Any]:
+        return {"name": self._channel.name, "dialect": DIALECT, "features": [PUSH]}
+
+    def on_connect(self, broker: str, opened: dict[str, Any] | None) -> None:
+        """Note that a session begins: what has no answer is asked again, and every unfinished job made known."""
+        again, said = self.is_connected, broker_of(opened or {})
+        self.broker, self.opened, self._refusal = broker, opened, None
+        self._connected.set()
+        self._liveness.begin(opened)
+        self._pushes = PUSH in said.features
+        self._message_bytes = said.message_bytes
+        self._unasked = deque(each for each in self._questions.values() if not (each.once and each.sent))
+        if self._pushes or not again:
+            self._waiting = deque(self._jobs.values())
+            self._at_broker.clear()
+            self._deleted |= {job.uuid: job for job in self._waiting if job.cancelling is not None}
+            if opened is not None:
+                self._reopen(said.epoch)
+        self._pump()
+        if len(self._subscriptions):
+            self._subscribe_soon()
+
+    def _reopen(self, epoch: str) -> None:
+        """A broker that remembers jobs is posted all of them, and says what it knows."""
+        for job in self._jobs.values():
+            # one that does not know our jobs counts their time from now on, as their POST says; see ``_due``
+            job.moved |= bool(self._epoch) and epoch != self._epoch
+            if job.submission.body:
+                job.outcome.reopen()
+        self._epoch = epoch
+
+    def _subscribe_soon(self) -> None:
+        self._tasks.spawn(f"events of {self.name}", self._subscribe_again())
+
+    async def _subscribe_again(self) -> None:
+        try:
+            await self._subscriptions.resubscribe()
+        except (TimeoutError, HeadgateError) as error:
+            text = "%s: the broker did not take the subscription; tried again when it is back: %s"
+            log.warning(text, self.name, error)
+
+    def on_packet(self, packet: Packet) -> None:
+        """Hand on a packet of the broker.
+
+        Deployed NorFab's answers a question twice, as RESPONSE and as MMI; the first one counts.
+        """
+        if packet.uuid == self._probe_uuid:
+            return
+        if packet.command is Command.EVENT and self._subscriptions.take(packet):
+            return
+        question = self._questions.get(packet.uuid)
+        if question is not None:
+            question.take(packet)
+        elif packet.command is not Command.MMI:
+            self._take(packet)
+
+    def _take(self, packet: Packet) -> None:
+        job = self._jobs.get(packet.uuid)
+        if job is None:
+            self.unknown += 1
+            return
+        job.heard = self._loop.time()
+        error = packet.command is Command.RESPONSE and packet.status >= Code.UNKNOWN
+        if error and self._is_passing(job, packet):
+            return
+        job.take(packet)
+        if packet.command is Command.EVENT and not self._pushes and not job.done:
+            self._ask_if_ready(job, packet)
+
+    def _ask_if_ready(self, job: Job, packet: Packet) -> None:
+        """``result_ready``: at a broker that does not push, the result has to be asked for."""
+        if bodies.event_kind(packet.data) != "result_ready":
+            return
+        worker = worker_of(packet.data)
+        if worker and worker not in job.outcome.results:
+            self.send(job, Command.GET, job.submission.body, Target("list", (worker,)))
+
+    def _is_passing(self, job: Job, packet: Packet) -> bool:
+        """Whether an error says no more than that a deployed NorFab broker cannot answer at present.
+
+        Its 400 to a GET means that the worker is not connected now; 404 of a worker that it never got the job, which
+        it is given again. Our broker does not answer so while a job may still end.
+        """
+        if self._pushes or not job.workers or job.cancelling is not None:
+            return False
+        if packet.status == Code.NOT_FOUND:
+            worker = worker_of(packet.data)
+            known = worker in job.outcome.outstanding
+            return known and self._post(job, self._loop.time(), worker)
+        return packet.status == Code.UNKNOWN
+
+    def on_disconnect(self, why: str) -> None:
+        """Note that the session is over; deadlines go on, and what must not be asked twice is given up."""
+        log.info("%s: %s", self.name, why)
+        self._end_session()
+        for question in list(self._questions.values()):
+            if question.once and question.sent:
+                question.finish(LinkBroken(f"{question.service}: {_LOST}"))
+
+    def _end_session(self) -> None:
+        self._connected.clear()
+        self._liveness.end()
+
+    def on_refused(self, error: LinkRefused) -> None:
+        """Tell who waits, and end what no broker can have: none lets us in, and none ever has.
+
+        The channel tries on, so that a new attempt of the caller goes well once the keys are right.
+        """
+        self._refusal = error
+        self._connected.set()  # wakes who waits now
+        self._connected.clear()
+        for job in (*self._questions.values(), *self._jobs.values()):
+            if not job.known:
+                job.finish(LinkRefused(str(error), error.errno))
+
+    def _awaits(self) -> bool:
+        return bool(self._questions or self._jobs or len(self._subscriptions))
+
+    def _probe(self) -> None:
+        """Send what the broker answers at once: ours every OPEN, whatever its rules, deployed NorFab's only MMI."""
+        if self.opened is not None:
+            packet = Packet(Sender.CLIENT, Command.OPEN, body=msgspec.json.encode(self._open_body()))
+        else:
+            body = bodies.request("show_broker_version", (), {}, None)
+            packet = Packet(Sender.CLIENT, Command.MMI, service=MMI_BROKER, target=ANY, body=body)
+            packet.uuid = self._probe_uuid
+        self._channel.send(packet)
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Hand over what waits while there is room in the outbox, and jobs while the broker takes more of them."""
+        if not self.is_connected or (self._send_deletes() and self._send_questions() and self._send_jobs()):
+            return
+        if not self._retrying:  # the outbox is full: go on once it is shorter
+            self._retrying = True
+            self._loop.call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._retrying = False
+        self._pump()
+
+    def _send_deletes(self) -> bool:
+        """Send what DELETEs there are; False when there was no room for all, as the next two."""
+        for uuid, job in list(self._deleted.items()):
+            if not self.send(job, Command.DELETE, job.submission.body or b"{}"):
+                return False
+            del self._deleted[uuid]
+        return True
+
+    def _send_questions(self) -> bool:
+        waiting = self._unasked
+        while waiting:
+            question = waiting[0]
+            if not question.done and not self._refuse_too_large(question):
+                if not self.send(question, Command.MMI, question.submission.body):
+                    return False
+                question.sent = True
+            waiting.popleft()
+        return True
+
+    def _send_jobs(self) -> bool:
+        waiting = self._waiting
+        while waiting and len(self._at_broker) < self.limits.at_broker_msgs:
+            job = waiting.popleft()
+            if job.done or job.uuid in self._at_broker or job.cancelling is not None:
+                continue
+            if self._refuse_too_large(job):
+                continue
+            if not self._hand_over(job):
+                waiting.appendleft(job)
+                return False
+            self._at_broker.add(job.uuid)
+        return True
+
+    def _refuse_too_large(self, job: Job) -> bool:
+        """End what the broker would end the connection for, each time that it comes; False: it is not too large."""
+        size, most = len(job.submission.body), self._message_bytes
+        if not most or size <= most:
+            return False
+        text = f"the request has {size} bytes, the broker takes {most} (nfp.message_bytes_max)"
+        job.finish(JobFailed(text, Code.UNKNOWN, job.uuid))
+        return True
+
+    def _hand_over(self, job: Job) -> bool:
+        now = self._loop.time()
+        if not job.submission.body or (job.outcome.acknowledged and job.workers):  # "": somebody else's POST
+            sent = self._get(job, now)
+            self._arm(job, now + self._patience_s(job))
+            return sent
+        return self._post(job, now)
+
+    def _post(self, job: Job, now: float, worker: str = "") -> bool:
+        target = Target("list", (worker,)) if worker else None
+        if not self.send(job, Command.POST, job.submission.body, target):
+            return False
+        job.posted, job.known = now, True
+        self._arm(job, now + self.limits.resend_s)
+        return True
+
+    def _get(self, job: Job, now: float) -> bool:
+        names = job.outcome.outstanding
+        target = Target("list", names) if names and job.workers else None
+        body = job.submission.body or bodies.request(job.task, (), {}, None)
+        if not self.send(job, Command.GET, body, target):
+            return False
+        job.asked = now
+        return True
+
+    def send(self, job: Job, command: Command, body: bytes, target: Target | None = None) -> bool:
+        """See ``JobOwner``."""
+        return self.is_connected and self._channel.send(job.packet(command, body, target))
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def _patience_s(self, job: Job) -> float:
+        """After how long a silence a job is asked for; nothing is pushed about other people's."""
+        if not job.submission.body:
+            return self.limits.poll_attached_s
+        return self.limits.poll_pushed_s if self._pushes else self.limits.poll_s
+
+    def _arm(self, job: Job, due: float) -> None:
+        """One timer a job, at the earliest thing that may be due; what is due is decided when it fires."""
+        if job.done:
+            return
+        due = min(due, job.submission.deadline)
+        if job.timer is not None:
+            if job.timer.when() <= due and not job.timer.cancelled():
+                return
+            job.timer.cancel()
+        job.timer = self._loop.call_at(due, self._due, job)
+
+    def _due(self, job: Job) -> None:
+        job.timer = None
+        now = self._loop.time()
+        deadline = job.submission.deadline
+        if now >= deadline:
+            job.expire(self.trouble)
+            if job.moved:
+                self._delete(job)  # this broker would still have it run
+            return
+        next_at = deadline
+        if self.is_connected and job.uuid in self._at_broker and job.cancelling is None:
+            next_at = self._ask_again(job, now)
+        self._arm(job, max(next_at, now + 0.001))
+
+    def _ask_again(self, job: Job, now: float) -> float:
+        """POST or GET when it is time; returns when to look again."""
+        unsure = job.submission.body and not job.outcome.acknowledged
+        wait_s = self.limits.resend_s if unsure else self._patience_s(job)
+        due = (job.posted if unsure else max(job.heard, job.asked, job.posted)) + wait_s
+        if now < due:
+            return due
+        if unsure:
+            self._post(job, now)
+        else:
+            self._get(job, now)
+        return now + wait_s
+
+    # -- the end (job.JobOwner) -------------------------------------------------------------------
+
+    def keep_progress(self, job: Job) -> None:
+        """Keep what has come; who works on it is worth keeping at a broker that remembers no job."""
+        if self._store is not None:
+            if not self._pushes:
+                self._store.keep_workers(job.uuid, job.workers)
+            self._store.keep_results(job)
+
+    async def cancel(self, job: Job) -> bool:
+        """See ``Job.cancel``."""
+        if job.done:
+            return False
+        if not job.known:
+            job.give_up()  # nobody else knows of it
+            return True
+        if job.cancelling is None:
+            job.cancelling = self._loop.create_future()
+        try:
+            self._delete(job)
+            async with asyncio.timeout(self.limits.answer_s):
+                return await asyncio.shield(job.cancelling)
+        except TimeoutError:
+            return False
+        finally:
+            job.cancelling = None
+            job.finish(job.cancellation())
+
+    def abandon(self, job: Job) -> None:
+        """Tell the broker that nobody waits for ``job`` any more; its answer does not matter."""
+        if job.known:
+            self._delete(job)
+
+    def _delete(self, job: Job) -> None:
+        """Have the broker end it: now, or when it can be told."""
+        self._deleted[job.uuid] = job
+        if len(self._deleted) > self.limits.jobs:
+            del self._deleted[next(iter(self._deleted))]
+        self._pump()
+
+    def forget(self, job: Job) -> None:
+        """Forget what is over; a job that waits may take its place at the broker."""
+        if job.timer is not None:
+            job.timer.cancel()
+        if self._questions.pop(job.uuid, None) is not None or self._jobs.pop(job.uuid, None) is None:
+            return  # no job, or one that was over when it was found again
+        self._at_broker.discard(job.uuid)
+        if job.cancelling is not None and not job.cancelling.done():
+            job.cancelling.set_result(job.status == CANCELLED)
+        if self._store is not None and not self._closed:
+            self._store.end(job.uuid, job.status, str(job.error or ""))
+        if self._waiting and not self._closed:
+            self._pump()

@@ -4,8 +4,8 @@ A job keeps its own events (``RecentEvents``), for any number of readers, and it
 
 Events of all jobs that one may see come by sequence to whoever subscribes (NFP, "NFP/Broker-PUB"; ours, deployed NorFab
 has no subscriptions). Any number of subscriptions of a client share one at the broker, whose wish is their union: so
-events come in one order, and each subscription here filters them. When a connection is lost the broker's one begins
-anew behind the last number seen; what it cannot bring back is told as an Event of kind ``gap``, with the number of
+events come in one order, and each subscription here filters them. When a connection is lost each reads on behind the
+last number that it has seen; what the broker cannot bring back is told as an Event of kind ``gap``, with the number of
 missing events where it is known.
 
 Concurrency: one event loop.
@@ -14,9 +14,7 @@ Concurrency: one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
-from math import inf
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -37,7 +35,7 @@ GAP: Final = "gap"
 PAGE: Final = 1000
 """Events of a replay asked for at a time."""
 Ask = Callable[..., Any]
-"""``ClientSession.ask``."""
+"""``NfpClient.mmi``."""
 
 
 class Event(NamedTuple):
@@ -210,17 +208,18 @@ class Subscription(EventReader):
 
     Attributes:
         lost: events dropped here because nobody read them in time; ``gap`` events tell those missing at the broker.
+        wanted: which events. seen: the number of the latest one that is known here, wanted or not; None: of the latest
+        when it begins. epoch: in which of the broker's lives that number was given; "" before it begins.
     """
 
-    __slots__ = ("_all", "next", "since", "wanted")
+    __slots__ = ("_all", "epoch", "seen", "wanted")
 
     def __init__(self, subscriptions: Subscriptions, wanted: EventFilter, since: int | None) -> None:
         limits = subscriptions.limits
         super().__init__(RecentEvents(limits.subscription_msgs, limits.stream_bytes), 0, once=True)
         self.wanted = wanted
-        self.since = since
-        self.next: float = inf
-        """Live events in front of this number are known, or of no interest."""
+        self.seen = since
+        self.epoch = ""
         self._all = subscriptions
 
     async def __aenter__(self) -> Self:
@@ -233,18 +232,13 @@ class Subscription(EventReader):
         await self._all.end(self)
 
     def take(self, event: Event, size: int = 0) -> None:
-        """Take an event that came live."""
-        number = self.next if event.sequence is None else event.sequence
-        if self.next <= number < inf and (
-            event.kind == GAP or self.wanted.wants(event.uuid, event.service, event.kind)
-        ):
+        """Take an event, in the order of their numbers; one that is known already is passed over."""
+        if event.kind == GAP:
             self._buffer.put(event, size)
-
-    def replay(self, events: list[Event], now: int) -> None:
-        """Take what had come until the event number ``now``, which is known from here on."""
-        for event in events:
-            self._buffer.put(event)
-        self.next = now + 1
+        elif event.sequence is not None and event.sequence > (self.seen or 0):
+            self.seen = event.sequence
+            if self.wanted.wants(event.uuid, event.service, event.kind):
+                self._buffer.put(event, size)
 
     def finish(self, error: Exception | None = None) -> None:
         """End it: nothing more comes."""
@@ -252,32 +246,39 @@ class Subscription(EventReader):
 
 
 class Subscriptions:
-    """All subscriptions of a client, over one at the broker."""
+    """All subscriptions of a client, over one at the broker.
 
-    def __init__(self, ask: Ask, limits: Limits) -> None:
+    Whenever that one is made anew, in a new session or because what all want together has changed, each subscription
+    reads from the broker's numbered events what it has not seen. So nothing depends on the order in which the broker
+    ends the one and begins the other.
+
+    Args:
+        ask: ``NfpClient.mmi``. again: has ``resubscribe`` called soon.
+    """
+
+    def __init__(self, ask: Ask, again: Callable[[], object], limits: Limits) -> None:
         self.limits = limits
         self._send = ask
         self._all: list[Subscription] = []
         self._ident = ""
-        self._epoch = ""
-        self._last = 0
         self._lock = asyncio.Lock()
+        self._again = again
         self._held: list[tuple[Event, int]] | None = None
-        """Events that come while the subscription changes: behind an answer that is not read yet, or a replay."""
+        """Events that come while the subscriptions change: in front of them stands what is still to be read."""
 
     def __len__(self) -> int:
         return len(self._all)
 
     async def begin(self, subscription: Subscription) -> None:
         """Add one, and return once it is in force and what it asked for has been read."""
-        async with self._changing():
+        async with self._lock:
             self._all.append(subscription)
             try:
-                now = await self._subscribe()
-                since = now if subscription.since is None else subscription.since
-                subscription.replay(await self._read(subscription.wanted, since, now), now)
+                await self._renew()
             except BaseException:
                 self._all.remove(subscription)
+                if self._all:
+                    self._again()  # the others have not read what they missed meanwhile
                 raise
 
     async def end(self, subscription: Subscription) -> None:
@@ -285,37 +286,25 @@ class Subscriptions:
         subscription.finish()
         if subscription in self._all:
             self._all.remove(subscription)
-            async with self._changing():
+            async with self._lock:
                 if not self._all:
-                    self._epoch, self._last = "", 0
                     await self._unsubscribe()
 
     async def resubscribe(self) -> None:
-        """Subscribe anew in a new session, behind what was seen.
+        """Subscribe anew in a new session.
 
         A broker that has no subscriptions, or none for us, ends them all.
         """
         self._ident = ""
-        async with self._changing():
+        async with self._lock:
             try:
                 if self._all:
-                    await self._subscribe()
+                    await self._renew()
             except RequestFailed as error:
                 self.close(error)
 
-    @asynccontextmanager
-    async def _changing(self) -> AsyncGenerator[None, None]:
-        """One change at a time; what comes behind the broker's answer is given at its end."""
-        async with self._lock:
-            try:
-                yield
-            finally:
-                held, self._held = self._held or [], None
-                for event, size in held:
-                    self._give(event, size)
-
     async def _ask(self, task: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._send(EVENTS, task, kwargs=kwargs, timeout_s=self.limits.answer_s)
+        answer = await self._send(task, service=EVENTS, kwargs=kwargs)
         if not isinstance(answer, dict):
             raise RequestFailed(f"{EVENTS}: {str(answer)[:200]}", 400)
         return answer
@@ -325,24 +314,19 @@ class Subscriptions:
             ident, self._ident = self._ident, ""
             await self._ask("unsubscribe", {"subscription": ident})
 
-    async def _subscribe(self) -> int:
-        """Have at the broker what all want, and return the number of its latest event."""
-        # its answer comes behind the last event of the former one, so that number is known exactly
+    async def _renew(self) -> None:
+        """Have at the broker what all want now, and read what each of them has missed."""
+        held: list[tuple[Event, int]] = []
+        self._held = held
         await self._unsubscribe()
-        self._held = []
-        kwargs = self._union()
-        if self._epoch:
-            kwargs |= {"since": self._last, "epoch": self._epoch}
-        answer = await self._ask("subscribe", kwargs)
+        answer = await self._ask("subscribe", self._union())
         self._ident = str(answer.get("subscription") or "")
-        epoch = str(answer.get("epoch") or "")
-        if epoch != self._epoch:
-            for subscription in self._all if self._epoch else ():
-                subscription.next = 0  # another broker, or the same started anew: numbers begin again
-            self._epoch, self._last = epoch, int(answer.get("since") or 0)
-        for gap in read_gap(answer):
-            self._give(gap)
-        return int(answer.get("sequence") or 0)
+        epoch, latest = str(answer.get("epoch") or ""), int(answer.get("sequence") or 0)
+        for subscription in tuple(self._all):
+            await self._read(subscription, epoch, latest)
+        self._held = None
+        for event, size in held:
+            self._give(event, size)
 
     def _union(self) -> dict[str, Any]:
         wanted = [one.wanted for one in self._all]
@@ -354,19 +338,21 @@ class Subscriptions:
             frozenset() if every_kind else frozenset().union(*(each.kinds for each in wanted)),
         ).asked()
 
-    async def _read(self, wanted: EventFilter, since: int, until: int) -> list[Event]:
-        wish = wanted.asked()
-        found: list[Event] = []
-        at = since
-        while at < until:
-            answer = await self._ask("read", {**wish, "since": at, "limit": PAGE})
-            found += read_gap(answer)
-            events = [read_event(event) for event in answer.get("events") or ()]
-            found += [event for event in events if event.sequence is not None and event.sequence <= until]
-            if int(answer.get("next") or 0) <= at:
-                break
-            at = int(answer["next"])
-        return found
+    async def _read(self, one: Subscription, epoch: str, latest: int) -> None:
+        """Read for one, page by page, what it has not seen up to the number ``latest`` of ``epoch``."""
+        if not one.epoch:  # it begins
+            one.epoch, one.seen = epoch, latest if one.seen is None else min(one.seen, latest)
+        while one.epoch != epoch or (one.seen or 0) < latest:
+            wish = {**one.wanted.asked(), "since": one.seen, "epoch": one.epoch, "limit": PAGE}
+            answer = await self._ask("read", wish)
+            if one.epoch != epoch:  # a broker that was started anew: numbers begin again
+                one.epoch, one.seen = epoch, 0
+            before = one.seen
+            for event in (*read_gap(answer), *map(read_event, answer.get("events") or ())):
+                one.take(event)
+            one.seen = max(one.seen or 0, int(answer.get("next") or 0))
+            if one.seen == before:  # it has no more, whatever it said
+                return
 
     def take(self, packet: Packet) -> bool:
         """Take an EVENT with a sequence, or a gap that the broker tells; return False for other packets."""
@@ -375,19 +361,20 @@ class Subscriptions:
         said = read_object(packet.data)
         if said:
             event = read_event(said)
-            if self._held is not None:
-                self._held.append((event, len(packet.data)))
-            else:
+            if self._held is None:
                 self._give(event, len(packet.data))
+            elif (
+                self._lock.locked()
+            ):  # else a change has failed, and what comes until the next one is read then
+                self._held.append((event, len(packet.data)))
         return True
 
     def _give(self, event: Event, size: int = 0) -> None:
-        self._last = max(self._last, event.sequence or 0)
         for subscription in self._all:
             subscription.take(event, size)
 
     def close(self, error: Exception) -> None:
-        """End all: the client is closed."""
+        """End all: the client is closed, or what they missed cannot be read."""
         for subscription in self._all:
             subscription.finish(error)
 

@@ -20,12 +20,12 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.errors import LinkError
+from broker.errors import LinkError, Overrun
 from broker.nfp.client.errors import FetchFailed, JobError, JobTimeout
-from broker.nfp.client.job import Job
 from broker.nfp.names import FILESHARING
 from broker.nfp.outcome import DONE, last_line, result_state
 from broker.nfp.urls import Unsafe, names_of
@@ -220,18 +220,13 @@ async def fetch(
     deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
     details, workers = await find(client, url, min(timeout_s, DETAILS_S))
     destination = path or to(details)  # type: ignore[misc, operator]
-    worker = ""
-    if not await asyncio.to_thread(matches, destination, details):
-        transfer = FileTransfer(client, url, destination, details, chunk_bytes, progress)
-        try:
-            if await transfer.open(deadline):
-                worker = await transfer.fetch(workers, deadline)
-        except JobTimeout:  # a TimeoutError, and so an OSError
-            raise
-        except OSError as error:
-            raise FetchFailed(f"{destination}: {error.strerror}", error.errno) from error
-        finally:
-            transfer.close()
+    transfer = FileTransfer(client, url, destination, details, chunk_bytes, progress)
+    try:
+        worker = await transfer.run(workers, deadline)
+    except JobTimeout:  # a TimeoutError, and so an OSError
+        raise
+    except OSError as error:
+        raise FetchFailed(f"{destination}: {error.strerror}", error.errno) from error
     if not worker and progress is not None:
         progress(details.size_bytes, details.size_bytes)
     return Fetched(destination, details.size_bytes, details.mark, worker, cached=not worker)
@@ -243,9 +238,6 @@ class FileTransfer:
     Args:
         destination: the file to make. details: what its workers say about it. chunk_bytes: what is asked for at a time.
         progress: called with (bytes here, bytes in all); None: nobody is told.
-
-    Attributes:
-        have: bytes in the partial file.
     """
 
     def __init__(
@@ -257,7 +249,6 @@ class FileTransfer:
         chunk_bytes: int,
         progress: Progress | None,
     ) -> None:
-        self.have = 0
         self._client = client
         self._url = url
         self._destination = destination
@@ -265,36 +256,39 @@ class FileTransfer:
         self._details = details
         self._chunk_bytes = chunk_bytes
         self._progress = progress
+        self._file: IO[bytes]
         self._hasher = details.hasher()
-        self._file: IO[bytes] | None = None
-        self._job: Job
-        self._worker = ""
-        self._asked_to = 0
+        self._have = 0
+        """Bytes in the partial file."""
 
-    async def open(self, deadline: float) -> bool:
-        """Take up what an earlier attempt left, once nobody else writes it.
-
-        It returns False when another has brought the file meanwhile, and there is nothing to do.
+    async def run(self, workers: list[str], deadline: float) -> str:
+        """Have the file in its place, and return who sent the last bytes; "" when it is there, or another brings it.
 
         Raises:
-            FetchFailed: another still writes it at the ``deadline``.
+            FetchFailed: another still writes it at the ``deadline``, or nobody could send it in ``TRIES`` attempts.
+            JobTimeout: nobody did before the ``deadline``. OSError: our own disk is the trouble. What the callback for
+            progress raised.
         """
+        if await self._is_there():
+            return ""
         self._part.parent.mkdir(parents=True, exist_ok=True)
         try:
             async with asyncio.timeout_at(deadline):
                 while (file := self._locked()) is None:  # noqa: ASYNC110 - another process tells nobody when it is done
                     await asyncio.sleep(_LOCK_S)
-                self._file = file
-                if await asyncio.to_thread(matches, self._destination, self._details):
-                    self._part.unlink(
-                        missing_ok=True
-                    )  # ours alone: whoever waits for it sees that it is gone
-                    return False
-                await self._take_up(file)
         except TimeoutError:
             text = f"another program that fetches the same file to {self._destination} did not end in time"
             raise FetchFailed(f"{self._url}: {text}") from None
-        return True
+        with file:
+            if await self._is_there():
+                self._part.unlink(missing_ok=True)  # ours alone: whoever waits for it sees that it is gone
+                return ""
+            self._file = file
+            await self._take_up()
+            return await self._fetch(workers, deadline)
+
+    async def _is_there(self) -> bool:
+        return await asyncio.to_thread(matches, self._destination, self._details)
 
     def _locked(self) -> IO[bytes] | None:
         """Open the partial file for us alone; None while another has it, or has just put it in its place."""
@@ -309,119 +303,85 @@ class FileTransfer:
         file.close()
         return None
 
-    async def _take_up(self, file: IO[bytes]) -> None:
-        size = os.fstat(file.fileno()).st_size
+    async def _take_up(self) -> None:
+        """Go on with what an earlier attempt left."""
+        size = os.fstat(self._file.fileno()).st_size
         if size > self._details.size_bytes:
-            self._restart(file)
+            self._restart()
         elif size:
             self._hasher = await asyncio.to_thread(hashed, self._part, self._details)
-            self.have = size
-            file.seek(size)
+            self._have = size
+            self._file.seek(size)
         self._report()
 
-    def _restart(self, file: IO[bytes]) -> None:
-        file.seek(0)
-        file.truncate()
+    def _restart(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
         self._hasher = self._details.hasher()
-        self.have = 0
+        self._have = 0
 
-    async def fetch(self, workers: list[str], deadline: float) -> str:
-        """Fetch until all bytes are here and the right ones, put the file in its place, and return who sent the last.
-
-        Raises:
-            FetchFailed: nobody could send it in ``TRIES`` attempts. JobTimeout: not before the ``deadline``. What the
-            callback for progress raised.
-        """
+    async def _fetch(self, workers: list[str], deadline: float) -> str:
         clock = asyncio.get_running_loop().time
-        left = TRIES
-        at = 0
+        left, at = TRIES, 0
         while True:
-            worker = workers[at % len(workers)]
-            before = self.have
+            worker, before = workers[at % len(workers)], self._have
             try:
-                if self.have < self._details.size_bytes:
+                if self._have < self._details.size_bytes:
                     await self._fetch_from(worker, deadline - clock())
                 self._keep()
                 return worker
-            except (FetchFailed, JobError) as error:
-                if isinstance(error, JobTimeout):
-                    raise
-                if isinstance(error, FetchFailed) and error.errno != FetchFailed.errno:
-                    raise  # our own disk is the trouble: another worker would not help
-                left -= self.have <= before
+            except JobTimeout:
+                raise
+            except (FetchFailed, JobError, Overrun) as error:
+                fruitless = self._have <= before
+                left -= fruitless
                 if not left or clock() >= deadline:
                     raise FetchFailed(f"{self._url}: {error}") from error
-                if self.have <= before:
+                if fruitless:
                     await asyncio.sleep(_PAUSE_S)
             at += 1
 
     async def _fetch_from(self, worker: str, timeout_s: float) -> None:
-        kwargs = {"url": self._url, "chunk_size": self._chunk_bytes, "offset": self.have}
+        kwargs = {"url": self._url, "chunk_size": self._chunk_bytes, "offset": self._have}
         job = await self._client.submit(
             FILESHARING, "fetch_file", kwargs=kwargs, target=[worker], timeout_s=timeout_s, keep=False
         )
-        self._job, self._worker = job, worker
-        self._asked_to = self.have + self._chunk_bytes
-        job.divert_stream(self._chunk)
+        asked_to = self._have + self._chunk_bytes
         try:
-            result = (await job.result()).get(worker)  # the last byte comes in front of it
+            async for chunk in job.stream:
+                self._take(worker, chunk)
+                limit = min(self._details.size_bytes, self._have + PIPELINE * self._chunk_bytes)
+                with suppress(LinkError):  # its timeout ends the job: the next attempt goes on from here
+                    while asked_to < limit:
+                        job.put({"offset": asked_to}, worker=worker)
+                        asked_to += self._chunk_bytes
+            result = (await job.result()).get(worker)
         finally:
-            if not job.done:
-                await job.cancel()
+            job.give_up()
         if not isinstance(result, dict) or result_state(result) != DONE:
             errors = result.get("errors") if isinstance(result, dict) else None
             raise FetchFailed(f"{worker}: {str(errors or result)[:300]}")
-        if self.have < self._details.size_bytes:
-            raise FetchFailed(f"{worker}: {self.have} bytes came, expected {self._details.size_bytes}")
+        if self._have < self._details.size_bytes:
+            raise FetchFailed(f"{worker}: {self._have} bytes came, expected {self._details.size_bytes}")
 
-    def _chunk(self, data: bytes) -> None:
-        """A chunk came; whatever is wrong with it ends the job."""
-        try:
-            self._take(data)
-        except OSError as error:
-            self._job.give_up(FetchFailed(f"{self._part}: {error.strerror}", error.errno))
-        except Exception as error:
-            self._job.give_up(error)
-        else:
-            self._ask_ahead()
-
-    def _take(self, data: bytes) -> None:
-        wanted = min(self._chunk_bytes, self._details.size_bytes - self.have)
+    def _take(self, worker: str, data: bytes) -> None:
+        wanted = min(self._chunk_bytes, self._details.size_bytes - self._have)
         if len(data) != wanted:
-            raise FetchFailed(
-                f"{self._worker}: a chunk of {len(data)} bytes at {self.have}, expected {wanted}"
-            )
-        assert self._file is not None
+            raise FetchFailed(f"{worker}: a chunk of {len(data)} bytes at {self._have}, expected {wanted}")
         self._file.write(data)
         self._hasher.update(data)
-        self.have += len(data)
+        self._have += len(data)
         self._report()
-
-    def _ask_ahead(self) -> None:
-        """Keep ``PIPELINE`` chunks on their way."""
-        limit = min(self._details.size_bytes, self.have + PIPELINE * self._chunk_bytes)
-        while self._asked_to < limit:
-            try:
-                self._job.put({"offset": self._asked_to}, worker=self._worker)
-            except LinkError:
-                return  # its timeout ends the job; the next attempt goes on from here
-            self._asked_to += self._chunk_bytes
 
     def _report(self) -> None:
         if self._progress is not None:
-            self._progress(self.have, self._details.size_bytes)
+            self._progress(self._have, self._details.size_bytes)
 
     def _keep(self) -> None:
         """Check the whole and put it where it belongs; when the digest is another one, begin again."""
-        assert self._file is not None
         found = self._hasher.hexdigest()
         if found != self._details.mark:
-            self._restart(self._file)
+            self._restart()
             raise FetchFailed(f"{self._destination.name}: digest {found}, expected {self._details.mark}")
         self._file.flush()
         os.replace(self._part, self._destination)
-
-    def close(self) -> None:
-        """Leave the partial file as it is."""
-        if self._file is not None:
-            self._file.close()

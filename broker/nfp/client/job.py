@@ -243,7 +243,7 @@ class Job:
             LinkClosed: there is no connection at present, or the job is over.
         """
         names = (worker,) if worker else self.outcome.outstanding
-        target = Target("list", names) if names else self.target
+        target = Target("list", names) if names else None
         if self.done or not self._owner.send(self, Command.PUT, msgspec.json.encode(value), target):
             raise LinkClosed(f"job {self.uuid}: {'it is over' if self.done else 'no connection to a broker'}")
 
@@ -263,14 +263,8 @@ class Job:
 
     def packet(self, command: Command, body: bytes, target: Target | None = None) -> Packet:
         """Return the packet that says ``command`` about the job; ``target`` None: as it was submitted."""
-        return Packet(
-            Sender.CLIENT,
-            command,
-            service=self.service,
-            target=target or self.target,
-            uuid=self.uuid,
-            body=body,
-        )
+        target = target or self.target
+        return Packet(Sender.CLIENT, command, service=self.service, target=target, uuid=self.uuid, body=body)
 
     def note(self, event: Event, size: int = 0) -> None:
         """Give readers an event that no packet has brought; ``size``: bytes that it carries."""
@@ -285,8 +279,7 @@ class Job:
         if packet.command is Command.STREAM:
             self._take_chunk(packet.data)
         elif packet.command is Command.EVENT:
-            data = packet.data
-            self._take_event(read_object(data), len(data))
+            self._take_event(read_object(packet.data), len(packet.data))
         elif packet.command is Command.RESPONSE:
             self._take_answer(packet.status, packet.data)
         if self.outcome.acknowledged:
@@ -296,10 +289,10 @@ class Job:
         told = self.outcome.take_answer(status, data)
         if told.kind == "input_request":
             self._take_question(read_object(data))
+        elif told.kind == "finished":  # what it brought is in ``results``
+            self._tell(told.kind, told.worker, told.message, None, 0)
         elif told.kind:
-            body = None if told.kind == "finished" else read_object(data)
-            size = 0 if told.kind == "finished" else len(data)
-            self._buffer.put(Event(told.kind, told.worker, told.message, body, self.uuid, self.service), size)
+            self._tell(told.kind, told.worker, told.message, read_object(data), len(data))
         if told.kind == "dispatched" or self.outcome.fresh:
             self._owner.keep_progress(self)
         if self.outcome.complete:
@@ -319,9 +312,11 @@ class Job:
 
     def _take_event(self, said: dict[str, Any], size: int) -> None:
         if self.outcome.take_event(said):
-            kind, worker = str(said.get("event_type") or "progress"), str(said.get("worker") or "")
-            message = str(said.get("message") or "")
-            self._buffer.put(Event(kind, worker, message, said, self.uuid, self.service), 2 * size)
+            kind, worker, message = (str(said.get(key) or "") for key in ("event_type", "worker", "message"))
+            self._tell(kind or "progress", worker, message, said, 2 * size)
+
+    def _tell(self, kind: str, worker: str, message: str, body: Any, size: int) -> None:
+        self._buffer.put(Event(kind, worker, message, body, self.uuid, self.service), size)
 
     def _take_chunk(self, data: bytes) -> None:
         self.outcome.acknowledged = True

@@ -18,7 +18,7 @@ from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeo
 from broker.nfp.client.job import Job, Submission
 from broker.nfp.names import Code
 from broker.nfp.opening import read_any
-from broker.nfp.outcome import FAILED, Failure
+from broker.nfp.outcome import CANCELLED, END_STATES, EXPIRED, FAILED, Failure
 from broker.nfp.store import upgrade
 from broker.nfp.store.database import Schema
 from broker.nfp.store.events import TABLES
@@ -27,8 +27,7 @@ from broker.nfp.targets import Target
 
 log = logging.getLogger("headgate")
 _OPEN: Final = "open"
-_EXPIRED: Final = "expired"
-ENDS: Final = frozenset({"done", "failed", "cancelled", _EXPIRED})
+ENDS: Final = frozenset(END_STATES)
 
 
 class StoredResult(NamedTuple):
@@ -53,6 +52,36 @@ class StoredJob(NamedTuple):
     """Who was given the job, as far as it was kept."""
     error: str = ""
     """Why it did not end well."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is to go on."""
+        return self.state not in ENDS
+
+    def restore(self, job: Job) -> None:
+        """Give ``job`` what had come for it before."""
+        outcome = job.outcome
+        if self.workers:
+            outcome.workers = self.workers
+            outcome.acknowledged = True
+        for worker, result in self.results.items():
+            if result.status == Code.OK:
+                outcome.results[worker] = read_any(result.body)
+            else:
+                text = result.body.decode("utf-8", "replace")
+                outcome.failures[worker] = Failure(result.status, text, result.state)
+
+    def error_of(self, job: Job) -> JobError | None:
+        """Return how the restored ``job`` ended, which is over; None: with a result of every worker."""
+        results, failures = job.outcome.results, job.outcome.failures
+        if self.state == CANCELLED:
+            return JobCancelled(self.error, job.uuid, results)
+        if not self.error:
+            return None
+        if self.state == EXPIRED:
+            return JobTimeout(self.error, job.uuid, results)
+        status = next((failure.status for failure in failures.values()), int(Code.ERROR))
+        return JobFailed(self.error, status, job.uuid, results)
 
 
 class ClientStore(PeerStore[StoredJob]):
@@ -159,7 +188,7 @@ class ClientStore(PeerStore[StoredJob]):
         """End the jobs whose deadline has passed."""
         for uuid, known in list(self.jobs.items()):
             if known.view.state == _OPEN and not self._left_s(known.view.submission):
-                self.end(uuid, _EXPIRED, f"nothing final within {known.view.submission.timeout_s:g} s")
+                self.end(uuid, EXPIRED, f"nothing final within {known.view.submission.timeout_s:g} s")
 
     def _left_s(self, submission: Submission) -> float:
         return max(0.0, submission.timeout_s - self.age_s(submission.uuid))
@@ -185,30 +214,3 @@ class ClientStore(PeerStore[StoredJob]):
         if kind == "workers":
             return view._replace(workers=tuple(values["workers"]))
         return super().follow(view, kind, values, body)
-
-
-def restore(job: Job, stored: StoredJob) -> None:
-    """Give ``job`` what had come for it before."""
-    outcome = job.outcome
-    if stored.workers:
-        outcome.workers = stored.workers
-        outcome.acknowledged = True
-    for worker, result in stored.results.items():
-        if result.status == Code.OK:
-            outcome.results[worker] = read_any(result.body)
-        else:
-            text = result.body.decode("utf-8", "replace")
-            outcome.failures[worker] = Failure(result.status, text, result.state)
-
-
-def error_of(job: Job, stored: StoredJob) -> JobError | None:
-    """Return how the restored ``job`` ended that ``stored`` says is over; None: with a result of every worker."""
-    results, failures = job.outcome.results, job.outcome.failures
-    if stored.state != "cancelled" and not stored.error:
-        return None
-    if stored.state == "cancelled":
-        return JobCancelled(stored.error, job.uuid, results)
-    if stored.state == _EXPIRED:
-        return JobTimeout(stored.error, job.uuid, results)
-    status = next((failure.status for failure in failures.values()), int(Code.ERROR))
-    return JobFailed(stored.error, status, job.uuid, results)

@@ -217,7 +217,7 @@ def test_a_broker_that_answers_the_probe_keeps_its_clients(broker, monkeypatch):
         await eventually(lambda: probes() >= 3)
         assert probes() <= 2 * (time.monotonic() - began) + 1, "it asks no oftener than it has to"
         assert client._channel.traffic.connections == 1
-        assert client._session.unknown == 0
+        assert client.unknown == 0
         job.give_up()
 
     run(work, broker, limits=Limits(poll_s=60))

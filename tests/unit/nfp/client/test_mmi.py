@@ -64,7 +64,7 @@ def test_an_open_that_is_answered_late_repeats_no_restart(ours):
     async def work(client):
         asked = asyncio.gather(client.mmi("restart", timeout_s=0.3), return_exceptions=True)
         await asyncio.to_thread(ours.wait_for, lambda b: b.count("MMI") == 1)
-        client._session.on_connect(ours.endpoint, client.opened)  # the same session, known better
+        client.on_connect(ours.endpoint, client.opened)  # the same session, known better
         return (await asked)[0]
 
     assert isinstance(run(work, ours), TimeoutError)
@@ -186,6 +186,29 @@ def test_what_happens_while_a_replay_begins_is_read_once(ours):
     replayed, live = run(work, ours)
     assert replayed == list(range(1, live[-1] + 1))
     assert live == list(range(3, live[-1] + 1))
+
+
+def test_one_that_the_broker_does_not_take_costs_the_others_nothing(ours):
+    told = ours._answer
+
+    def refuse(client, packet, task, kwargs):
+        if task == "subscribe":
+            ours.publish("progress")  # nobody is subscribed at this moment
+            ours._answer = told
+            return 400, {"error": "too many"}
+        return told(client, packet, task, kwargs)
+
+    async def work(client):
+        await client.wait_connected()
+        async with client.subscribe(since=0) as events:
+            ours.do(lambda: ours.publish("submitted"))
+            ours._answer = refuse
+            with pytest.raises(RequestFailed, match="too many"):
+                await client.subscribe().__aenter__()
+            ours.do(lambda: ours.publish("closed"))
+            return [one.sequence for one in await take(events, 3)]
+
+    assert run(work, ours) == [1, 2, 3]
 
 
 def test_nothing_is_missed_over_a_reconnect(ours):
