@@ -2,8 +2,7 @@
 
 ::
 
-    options        group ``oslo_messaging_zmq`` of a service's configuration
-    historic       options of the driver of 2015 to 2018: what is set in vain is said
+    options        group ``oslo_messaging_zmq`` of a service's configuration; what of 2018 is set in vain is said
     url            a transport URL and the options -> ``contract.Settings``, and how a virtual host isolates
     serialization  contexts, messages, results and failures <-> bodies, as rabbit's driver would have them
     errors         failures of the wing -> exceptions that oslo.messaging knows

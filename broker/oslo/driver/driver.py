@@ -20,7 +20,7 @@ from oslo_messaging._drivers import base
 from broker.oslo import client
 from broker.oslo.bodies import BodyFormat
 from broker.oslo.contract import Address, OsloFailure
-from broker.oslo.driver import historic, options, serialization
+from broker.oslo.driver import options, serialization
 from broker.oslo.driver.errors import sent_by_client, translated
 from broker.oslo.driver.listener import LEAST_WINDOW, ServerListener, ZmqListener
 from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
@@ -60,7 +60,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         options.register(conf)
         super().__init__(conf, url, default_exchange, allowed_remote_exmods)
         asked = overridden(conf, url)
-        historic.warn(conf, asked, url)
+        options.warn(asked, url)
         self._settings = read_settings(asked, url)
         self._form = BodyFormat(self._settings.message_bytes_max, asked.zmq_compression == "zlib")
         self._exchanges = Exchanges(url)

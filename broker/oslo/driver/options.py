@@ -7,16 +7,19 @@ pipelines are, so that a proxy may be moved without touching its clients (zmq-pa
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from oslo_config import cfg
 
 from broker.oslo.contract import Settings
-from broker.oslo.driver import historic
-from broker.oslo.names import DIRECTORY_PORT
+from broker.oslo.names import DIRECTORY_PORT, PORTS
 from broker.oslo.node import NODE_DIR
 
-GROUP: Final = historic.GROUP
+log = logging.getLogger(__name__)
+
+GROUP: Final = "oslo_messaging_zmq"
+"""The former driver's, and ours."""
 LINGER_MAX_S: Final = 60.0
 """What ``zmq_linger = -1`` means: the former driver waited for ever, and processes that never ended."""
 
@@ -154,14 +157,73 @@ _bounds = (
 )
 OPTIONS: Final[tuple[Any, ...]] = (*_where, *_connections, *_times, *_bounds)
 
+_ports = "the ports are the proxy's, [oslo] {}_port of its settings; clients learn them from the directory"
+_random = "no process but the proxy binds a port, and its ports are fixed: [oslo] call_port and so on of its settings"
+_acks = "a request that a proxy refuses is given to another server; transport_options at_least_once confirms a cast"
+_directory = "proxies tell each other who listens where: [oslo] directories or redis of their settings"
+
+REPLACED: Final = {
+    "use_pub_sub": "fan-outs and notifications are always published",
+    "use_router_proxy": "every node has a proxy: headgate oslo proxy",
+    "use_dynamic_connections": "one connection to each node and pipeline, made at its first use and kept",
+    "rpc_zmq_matchmaker": _directory,
+    "zmq_target_expire": "[oslo] lease_s of the proxy's settings",
+    "zmq_target_update": "[oslo] beat_s of the proxy's settings",
+    "zmq_failover_connections": _acks,
+    "subscribe_on": "a proxy is told by the directory who publishes",
+    "rpc_zmq_bind_address": "[oslo] host of the proxy's settings: servers bind nothing",
+    "rpc_zmq_min_port": _random,
+    "rpc_zmq_max_port": _random,
+    "rpc_zmq_bind_port_retries": _random,
+    "rpc_zmq_serialization": "bodies are JSON",
+    "rpc_zmq_contexts": "one context for each process",
+    "rpc_zmq_concurrency": "eventlet is found where it is in use",
+    "rpc_poll_timeout": "nothing polls",
+    "rpc_thread_pool_size": "executor_thread_pool_size in [DEFAULT]",
+    "zmq_immediate": "messages wait outside of libzmq until a node is connected",
+    "rpc_use_acks": _acks,
+    "rpc_ack_timeout_base": _acks,
+    "rpc_ack_timeout_multiplier": _acks,
+    "rpc_retry_attempts": "the retry of the client, zmq_retry_interval apart",
+    "rpc_message_ttl": "nothing is sent twice, so nothing has to be recognised",
+    **{f"{pipeline}_port": _ports.format(pipeline) for pipeline in PORTS},
+}
+"""Options of the driver of 2015 to 2018 that this one does not need, and what is done in their place: known, so that
+nobody sets one in vain. The ports are those of the blueprint. ``deploy/oslo/MIGRATING-ZMQ.md`` has the same for people.
+"""
+
 
 def register(conf: Any) -> None:
     """Make the options known to ``conf`` (a ``cfg.ConfigOpts``); harmless when they are."""
     conf.register_group(cfg.OptGroup(GROUP, title="ZeroMQ driver of oslo.messaging"))
-    conf.register_opts(OPTIONS, group=GROUP)
-    historic.register(conf)
+    conf.register_opts(
+        [*OPTIONS, *(cfg.StrOpt(name, help=text) for name, text in REPLACED.items())], group=GROUP
+    )
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
     """What oslo-config-generator and oslo-config-validator ask for (entry point ``oslo.config.opts``)."""
-    return [(GROUP, [*OPTIONS, *historic.listed()])]
+    what = "An option of the driver of 2015 to 2018."
+    replaced = [
+        cfg.StrOpt(name, help=what, deprecated_for_removal=True, deprecated_reason=text)
+        for name, text in REPLACED.items()
+    ]
+    return [(GROUP, [*OPTIONS, *replaced])]
+
+
+def warn(options: Any, url: Any) -> None:
+    """Log what is set in vain, once for each transport.
+
+    Args:
+        options: the group ``oslo_messaging_zmq`` with what the URL's query overrides.
+        url: ``oslo_messaging.TransportURL``.
+    """
+    for name, instead in REPLACED.items():
+        value = getattr(options, name)
+        if value is not None:
+            log.warning("%s = %.64s (of %s) changes nothing: %s", name, value, GROUP, instead)
+    if url.transport == "zmq" and any(host.username or host.password for host in url.hosts):
+        log.warning(
+            "the user name and password in the URL change nothing: a node's proxy knows local users by the kernel, and"
+            " other nodes by their CURVE keys (zmq_curve_cert, [[oslo.keys]] of the proxy's settings)"
+        )

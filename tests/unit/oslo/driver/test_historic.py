@@ -6,7 +6,7 @@ import pytest
 from oslo_config import cfg
 from oslo_messaging import TransportURL
 
-from broker.oslo.driver import historic, options
+from broker.oslo.driver import options
 from broker.oslo.driver.url import overridden
 from tests.tables import for_each
 
@@ -23,22 +23,12 @@ def configured(conf: cfg.ConfigOpts, tmp_path: Path, text: str) -> cfg.ConfigOpt
 
 def warn(conf: cfg.ConfigOpts, text: str = "zmq://") -> None:
     url = TransportURL.parse(conf, text)
-    historic.warn(conf, overridden(conf, url), url)
+    options.warn(overridden(conf, url), url)
 
 
 def test_whoever_sets_none_hears_nothing(conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture) -> None:
     options.register(conf)
     warn(conf, "zmq://h1,h2:9500/vhost")
-    assert not caplog.messages
-
-
-def test_what_asks_for_what_is_done_anyway_costs_no_word(
-    conf: cfg.ConfigOpts, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines = (
-        "use_pub_sub = true\nuse_router_proxy = True\nzmq_immediate = true\nrpc_zmq_serialization = json\n"
-    )
-    warn(configured(conf, tmp_path, f"[{options.GROUP}]\n{lines}rpc_use_acks = false\n"))
     assert not caplog.messages
 
 
@@ -64,17 +54,13 @@ def test_what_is_set_in_vain_is_told_with_what_replaces_it(
     assert instead in said
 
 
-def test_the_query_of_a_url_and_the_group_of_redis_are_looked_at_too(
-    conf: cfg.ConfigOpts, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    configured(conf, tmp_path, "[matchmaker_redis]\nhost = r1\npassword = hush\n")
+def test_the_query_of_a_url_is_looked_at_too(conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture) -> None:
+    options.register(conf)
     warn(conf, "zmq://?use_dynamic_connections=true&fanout_port=9602")
     said = "\n".join(caplog.messages)
-    assert len(caplog.messages) == 3
+    assert len(caplog.messages) == 2
     assert "use_dynamic_connections = true" in said
     assert "fanout_port = 9602" in said
-    assert "host, password (of matchmaker_redis)" in said
-    assert "hush" not in said
 
 
 def test_names_that_mean_the_same_are_taken(conf: cfg.ConfigOpts, tmp_path: Path) -> None:
@@ -95,16 +81,3 @@ def test_a_password_in_a_url_is_said_to_change_nothing(
     caplog.clear()
     warn(conf, "zmq+redis://ada:hush@r1:6379/0")
     assert not caplog.messages
-
-
-@for_each(("port", "whose"), [(9501, "calls enter"), (9504, "casts enter"), (6379, "Redis")])
-def test_a_port_that_is_no_directorys_is_noticed(
-    conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture, port: int, whose: str
-) -> None:
-    caplog.clear()
-    options.register(conf)
-    warn(conf, f"zmq://h1:{port}")
-    (said,) = caplog.messages
-    assert said.startswith(
-        f"h1:{port} in the URL is taken for a directory, whose port is usually 9500: {whose}"
-    )
