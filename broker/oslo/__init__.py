@@ -27,13 +27,13 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back, in ten file
                                                   (``registration``, ROUTER)
     [the server's thread of the sockets]
     client.proxy_links.ControlLink.on_proxy_message  what comes from the proxy (DEALER)
-    client.delivery.Delivery.message              whose inbox; whether it has had the call before
+    client.listeners.Listeners.on_message         whose inbox; whether it has had the call before
     client.inbox.ClientInbox.put                  waits there until a thread of the server takes it; credit then
     [the server's threads]
     driver.listener.Workers                       a thread of the server's executor takes it and runs the endpoint
     driver.listener.ZmqIncoming.reply             the result, or the exception, becomes a body
     [the server's thread of the sockets]
-    client.delivery.ReplyCache.send               to the proxy; kept for a while, should it be asked for again
+    client.listeners.ReplyCache.send              to the proxy; kept for a while, should it be asked for again
     [the proxy]
     proxy.call.CallProxy.on_server_reply          was this call given to this server? to the client's connection
     [the client's thread of the sockets]

@@ -55,9 +55,10 @@ class Refused(OsloFailure):
 
 
 class TooLarge(Refused):
-    """Larger than the pipelines take: refused before anything was sent."""
+    """A body of ``size`` bytes for ``address``, larger than the pipelines take: refused before anything was sent."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, address: Address, size: int, size_max: int) -> None:
+        text = f"{address}: saw a body of {size} bytes, expected {size_max} at most (message_bytes_max)"
         super().__init__(text, Reason.MALFORMED)
         self.errno = _errno.EMSGSIZE
 

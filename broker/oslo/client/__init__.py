@@ -12,12 +12,11 @@
     casts           casts on their way out
     pending_calls   PURE  pending calls and their deadlines
     chooser         PURE  strict round robin over servers
-    links           a pipeline's links, one to each node: the outbox, whether it moves, what goes elsewhere or again
+    links           a pipeline's sender and its links, one to each node: the outbox, whether it moves, what goes again
     resend          PURE  what is sent again when a connection ends, and which of it a listener has had: none runs twice
     publishing      fan-outs and notifications: published to a node once it has subscribed, until then they wait
-    registrations   local servers: what they listen to, how that is confirmed and ended
+    listeners       local servers: registered, confirmed, ended; what comes for them; answers kept for who asks again
     proxy_links     the links to the own proxy: listeners opened, closed, opened again when it restarts; fan-outs
-    delivery        what comes for them, and where it finds no room; answers that are kept for who asks again
     inbox           what one listener has received and the application has not taken yet, and its credit
 
 Callers touch ``process``, ``session``, ``waiting``, ``inbox`` and ``Client.submit``; all else belongs

@@ -32,7 +32,7 @@ from broker.oslo.reactor import Timer
 from broker.oslo.reactor.socket import Frames
 
 if TYPE_CHECKING:
-    from broker.oslo.client.client import ClientContext
+    from broker.oslo.client.client import Client
 
 PENDING_MAX: Final = 65_536
 """Calls that may be pending; more are refused (callers that wait are far fewer: they have a thread each)."""
@@ -52,18 +52,14 @@ class CallSender(Sender[PendingCall]):
         calls: pending ones.
     """
 
-    def __init__(self, context: ClientContext, chooser: Chooser[Server]) -> None:
-        super().__init__(context, Pipeline.CALL, self, self.on_link_change)
+    def __init__(self, client: Client, chooser: Chooser[Server]) -> None:
+        super().__init__(client, Pipeline.CALL)
         self.calls = PendingCalls()
+        self.retries = RetryQueue(client.reactor, client.routes, self.place)
         self._chooser = chooser
-        self._retries = RetryQueue(context.reactor, context.routes, self.place)
         self._alarm: Timer | None = None
         self._alarm_s = 0.0
-        self._stall = StallMeter(context.reactor.now)
-
-    def open(self) -> None:
-        """The client begins: the directory has ``ready_s`` from now on to answer."""
-        self._retries.open(self._settings.ready_s)
+        self._alarm_stall = StallMeter(client.reactor.now)
 
     # ------------------------------------------------------------ calls
 
@@ -77,7 +73,7 @@ class CallSender(Sender[PendingCall]):
             return
         self._counters.counts["calls"] += call.owner is not None
         if call.monitor_s is not None:
-            call.beaten(self._reactor.now())
+            call.beaten(self.reactor.now())
         self.calls.add(call)
         try:
             self._arm(call.end_s)
@@ -87,7 +83,7 @@ class CallSender(Sender[PendingCall]):
 
     def confirm(self, cast: Cast) -> None:
         """A cast for a server that is not reached by the pipeline of casts: here nothing is lost silently."""
-        due_s = self._reactor.now() + CONFIRM_S
+        due_s = self.reactor.now() + CONFIRM_S
         number = self.ids.next()
         self.start(PendingCall(cast.address, cast.body, number, self._cast_done, kind=Kind.CAST, due_s=due_s))
 
@@ -97,7 +93,7 @@ class CallSender(Sender[PendingCall]):
             self._counters.say("a cast was lost: %s", str(answer))
 
     def _fail(self, call: PendingCall, error: Exception) -> None:
-        self._reactor.report(error)
+        self.reactor.report(error)
         self._counters.count("refused")
         self._finish(call, Undelivered(f"{call.address}: not sent, since {type(error).__name__}: {error}"))
 
@@ -117,19 +113,18 @@ class CallSender(Sender[PendingCall]):
         try:
             call.finish(answer)
         except Exception as error:  # of whoever asked; others must have their answers all the same
-            self._reactor.say(
+            self.reactor.say(
                 logging.ERROR, "%s: whoever called cannot take the answer: %r", (str(call.address), error)
             )
 
     def place(self, call: PendingCall) -> None:
         """Choose a server and hand the call to its node's link, or let it wait for the next try."""
         servers = self._routes.find(call.address).calls
-        links = self.links
         for _ in range(len(servers)):
-            one = self._chooser.choose(call.address, servers, links.bad, call.tried or ())
+            one = self._chooser.choose(call.address, servers, self.bad, call.tried or ())
             if one is None:
                 break
-            link = links.get(one.node)
+            link = self.get(one.node)
             if link is not None:
                 call.listener = one.listener
                 call.sent = False
@@ -148,7 +143,7 @@ class CallSender(Sender[PendingCall]):
         if call.mandatory and known and (not servers or self._all_refused(call, servers)):
             self._counters.count("unroutable")
             self._finish(call, Unroutable(f"{call.address}: nobody listens there"))
-        elif call.mandatory and not known and self._retries.overdue:
+        elif call.mandatory and not known and self.retries.overdue:
             self._counters.count("refused")
             text = f"{call.address}: not known whether anybody listens: no answer from {self._routes.whereabouts()}"
             self._finish(call, Undelivered(text))  # not Unroutable: that is for those who know
@@ -156,7 +151,7 @@ class CallSender(Sender[PendingCall]):
             self.note_nobody("cast", call.address)
             self._finish(call, b"")
         else:
-            self._retries.add(call)
+            self.retries.add(call)
 
     def _all_refused(self, call: PendingCall, servers: Servers) -> bool:
         tried = call.tried
@@ -171,27 +166,27 @@ class CallSender(Sender[PendingCall]):
     def pack(self, parcel: PendingCall) -> Frames | None:
         """See ``Sender``."""
         try:
-            head = parcel.head(self._reactor.now())
+            head = parcel.head(self.reactor.now())
         except Exception as error:
             self._fail(parcel, error)
             return None
         return None if head is None else (head, parcel.body)
 
     def note_sent(self, parcel: PendingCall) -> None:
-        """See ``Resend``."""
+        """See ``Sender``."""
         parcel.sent = True
         if parcel.repeated and parcel.monitor_s is not None:
-            parcel.beaten(self._reactor.now())
+            parcel.beaten(self.reactor.now())
             self.calls.add(parcel)
             self._arm(parcel.end_s)
 
-    def take(self, link: object) -> list[PendingCall]:
-        """See ``Resend``: all that are not answered; their servers are asked whether they have them."""
+    def take_sent(self, link: NodeLink[PendingCall]) -> list[PendingCall]:
+        """See ``Sender``: all that are not answered; their servers are asked whether they have them."""
         return [call for call in self.calls.values() if call.link is link and call.sent]
 
     def has_others(self, parcel: PendingCall) -> bool:
         """See ``Sender``."""
-        return any(one.node not in self.links.down for one in self._routes.find(parcel.address).calls)
+        return any(one.node not in self.down for one in self._routes.find(parcel.address).calls)
 
     def in_use(self, link: NodeLink[PendingCall]) -> bool:
         """See ``Sender``."""
@@ -225,9 +220,9 @@ class CallSender(Sender[PendingCall]):
         if kind == Kind.REPLY:
             self._counters.counts["answered"] += 1
             self._finish(call, frames[1])
-            self._retries.retry_after_answer(call.address)
+            self.retries.retry_after_answer(call.address)
         elif kind == Kind.BEAT:
-            call.beaten(self._reactor.now())
+            call.beaten(self.reactor.now())
         elif kind == Kind.TAKEN and call.kind is Kind.CAST:
             self._finish(call, b"")
         elif kind == Kind.REFUSED:
@@ -252,7 +247,7 @@ class CallSender(Sender[PendingCall]):
             return
         if call.repeated:  # its server has no room for what it was not sent before
             call.sent = False
-            self._reactor.call_later(REPEAT_S, self._repeat, call, link.node)
+            self.reactor.call_later(REPEAT_S, self._repeat, call, link.node)
             return
         if call.tries is not None and reason == Reason.BUSY:
             call.tries -= 1
@@ -267,7 +262,7 @@ class CallSender(Sender[PendingCall]):
 
     def _repeat(self, call: PendingCall, node: str) -> None:
         if not call.over:
-            self.links.send_again(node, call)
+            self.send_again(node, call)
 
     # ------------------------------------------------------------ time
 
@@ -278,13 +273,13 @@ class CallSender(Sender[PendingCall]):
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_s = end_s
-        self._stall.wakes_at(end_s)
-        self._alarm = self._reactor.call_later(max(end_s - self._reactor.now(), 0.0), self._ring)
+        self._alarm_stall.wakes_at(end_s)
+        self._alarm = self.reactor.call_later(max(end_s - self.reactor.now(), 0.0), self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
-        now = self._reactor.now()
-        self.calls.forgive(self._stall.stalled_s(), now)
+        now = self.reactor.now()
+        self.calls.forgive(self._alarm_stall.stalled_s(), now)
         for call in self.calls.pop_due(now):
             if call.kind is Kind.CAST:
                 self._counters.count("refused")
@@ -297,20 +292,15 @@ class CallSender(Sender[PendingCall]):
     def _timeout_text(self, call: PendingCall) -> str:
         link = call.link if isinstance(call.link, NodeLink) else None
         servers = self._routes.find(call.address).calls
-        refused = self.links.unknown_key(each.node for each in servers)
-        return timeout_text(call, link, servers, self._routes, self.links.down, refused)
+        refused = self.unknown_key(each.node for each in servers)
+        return timeout_text(call, link, servers, self._routes, self.down, refused)
 
     # ------------------------------------------------------------ news
 
     def directory_changed(self, nodes: set[str]) -> None:
         """See ``Sender``."""
         super().directory_changed(nodes)
-        self._retries.retry()
-
-    def on_link_change(self) -> None:
-        """Some link is up, down, full or has room."""
-        self._submit_queue.wake()
-        self._retries.retry_soon()
+        self.retries.retry()
 
     # ------------------------------------------------------------ end
 
@@ -323,13 +313,12 @@ class CallSender(Sender[PendingCall]):
 
     def close(self, linger_ms: int) -> None:
         """Close all sockets."""
-        self.closed = True
         for call in list(self.calls.values()):
             self._finish(call, call.cut())
         if self._alarm is not None:
             self._alarm.cancel()
-        self._retries.close()
-        self.links.close(linger_ms)
+        self.retries.close()
+        super().close(linger_ms)
 
 
 def timeout_text(

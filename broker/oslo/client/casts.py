@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.links import Sender
-from broker.oslo.client.resend import Parcel, ResendBuffer
+from broker.oslo.client.resend import Parcel
 from broker.oslo.contract import Address
 from broker.oslo.directory.replica import Server
 from broker.oslo.frames import NO_ID, Flag, Kind, encode
@@ -17,7 +17,7 @@ from broker.oslo.names import Pipeline
 from broker.oslo.reactor.socket import Frames
 
 if TYPE_CHECKING:
-    from broker.oslo.client.client import ClientContext
+    from broker.oslo.client.client import Client
 
 _REPEATED: Final = int(Flag.REPEATED)
 
@@ -46,28 +46,26 @@ class CastSender(Sender[Cast]):
     Args:
         chooser: whose turn it is, over calls and casts.
         confirm: sends one over the pipeline of calls, for a server that is not reached by that of casts.
-        changed: called when a link is up, down, full or has room.
     """
 
     def __init__(
         self,
-        context: ClientContext,
+        client: Client,
         chooser: Chooser[Server],
         confirm: Callable[[Cast], None],
-        changed: Callable[[], None],
     ) -> None:
-        super().__init__(context, Pipeline.CAST, ResendBuffer[Cast](context.reactor.now), changed)
+        super().__init__(client, Pipeline.CAST)
         self._chooser = chooser
         self._confirm = confirm
 
-    def cast(self, cast: Cast) -> None:
+    def busy(self, address: Address) -> bool:
+        """Whether as much as may waits for each node of the address, any thread."""
+        return bool(self.full) and self.full.issuperset(self._routes.nodes(address) or ("",))
+
+    def start(self, cast: Cast) -> None:
         """A cast that was handed over."""
-        self._submit_queue.take(cast.size)
-        if self.closed:
-            self._counters.count("unflushed")
-            return
-        self._counters.counts["casts"] += 1
-        self.place(cast)
+        if self._takes(cast.size, "casts"):
+            self.place(cast)
 
     def place(self, parcel: Cast) -> None:
         """Choose a server and hand the cast to its node's link."""
@@ -75,12 +73,11 @@ class CastSender(Sender[Cast]):
         if not servers:
             self.note_nobody("cast", parcel.address)
             return
-        links = self.links
         choose = self._chooser.choose
-        one = choose(parcel.address, servers, links.bad) or choose(parcel.address, servers)
+        one = choose(parcel.address, servers, self.bad) or choose(parcel.address, servers)
         assert one is not None  # without nodes to pass over there is always one
         if Pipeline.CAST in one.pipelines:
-            link = links.get(one.node)
+            link = self.get(one.node)
             if link is not None:
                 parcel.listener = one.listener
                 link.submit(parcel)
@@ -105,4 +102,4 @@ class CastSender(Sender[Cast]):
 
     def has_others(self, parcel: Cast) -> bool:
         """See ``Sender``."""
-        return any(one.node not in self.links.down for one in self._routes.find(parcel.address).casts)
+        return any(one.node not in self.down for one in self._routes.find(parcel.address).casts)

@@ -22,17 +22,17 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from broker.oslo.client.calls import CallSender
-from broker.oslo.client.casts import CastSender
+from broker.oslo.client.casts import Cast, CastSender
 from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.links import TrustedFolder
-from broker.oslo.client.publishing import Fanouts, Notifications
-from broker.oslo.client.registrations import ListenerRegistrations
+from broker.oslo.client.listeners import Listeners
+from broker.oslo.client.publishing import Fanouts, Notifications, Publication, Publisher
 from broker.oslo.client.routing import RoutingTable
 from broker.oslo.client.waiting import Waiter, Waiters
-from broker.oslo.contract import Address, Closed, Settings, Undelivered
+from broker.oslo.contract import Address, Closed, Settings, TooLarge, Undelivered
 from broker.oslo.directory.replica import Server
 from broker.oslo.reactor import Reactor, natives
 from broker.oslo.reactor.counters import Counters
@@ -110,21 +110,6 @@ class SubmitQueue:
         )
 
 
-class ClientContext(NamedTuple):
-    """What the senders of one client share. It is not compiled, since its fields are of modules that import those
-    senders.
-
-    All of it but ``submit_queue`` and the lookups of ``routes`` is for the thread of the sockets.
-    """
-
-    reactor: Reactor
-    settings: Settings
-    routes: RoutingTable
-    folder: TrustedFolder
-    submit_queue: SubmitQueue
-    counters: Counters
-
-
 class Client:
     """One set of sockets, shared by all sessions of equal settings.
 
@@ -143,21 +128,20 @@ class Client:
         self.over = self.failed = False
         self.submit_queue = SubmitQueue()
         self.counters = Counters(reactor, quiet_s=QUIET_S)
-        self._reactor = reactor
+        self.reactor = reactor
         self._pid = os.getpid()
         self.thread = 0
         self._call = reactor.call_threadsafe
         self._flush_until_s = 0.0
-        folder = TrustedFolder(settings.ipc_dir, self.counters.say)
-        routes = self.routes = RoutingTable(reactor, settings, folder, self._directory_changed)
-        context = ClientContext(reactor, settings, routes, folder, self.submit_queue, self.counters)
+        self.folder = TrustedFolder(settings.ipc_dir, self.counters.say)
+        self.routes = RoutingTable(reactor, settings, self.folder, self._directory_changed)
         chooser: Chooser[Server] = Chooser(node_at=2)
-        self.calls = CallSender(context, chooser)
-        self.casts = CastSender(context, chooser, self.calls.confirm, self.calls.on_link_change)
-        self.fanouts = Fanouts(context)
-        self.notifications = Notifications(context)
+        self.calls = CallSender(self, chooser)
+        self.casts = CastSender(self, chooser, self.calls.confirm)
+        self.fanouts = Fanouts(self)
+        self.notifications = Notifications(self)
         self._senders = (self.calls, self.casts, self.fanouts, self.notifications)
-        self.registrations = ListenerRegistrations(context)
+        self.listeners = Listeners(self)
 
     def post(self, call: Callable[..., None], *args: Any) -> bool:
         """Have ``call`` called in the thread of the sockets. False: it is over, or we are in a forked child."""
@@ -168,27 +152,26 @@ class Client:
 
     def submit(
         self,
-        take: Callable[[Any], None],
-        parcel: Any,
-        address: Address,
+        sender: CastSender | Publisher,
+        message: Cast | Publication,
         retry: int | None,
-        full: Callable[[], bool],
         *,
         patient: bool = True,
     ) -> None:
-        """Hand ``parcel`` over to ``take`` in the thread of the sockets as soon as there is room.
+        """Hand ``message`` over to ``sender`` in the thread of the sockets as soon as there is room.
 
         Args:
-            take: called with ``parcel`` there.
-            parcel: the message, with its ``size`` in bytes.
-            address: where it goes, for what is said of it.
+            sender: of the pipeline.
+            message: of that pipeline.
             retry: how often to wait for room, ``retry_s`` each time; None or -1 for ever.
-            full: says that there is none at the nodes.
             patient: without a directory, wait for one as often as ``retry`` allows; otherwise only ``ready_s``.
 
         Raises:
-            Undelivered: there was no room, or nothing is known of who listens where. Closed.
+            TooLarge, Closed. Undelivered: there was no room, or nothing is known of who listens where.
         """
+        address, size = message.address, message.size
+        if size > self.routes.body_max:
+            raise TooLarge(address, size, self.routes.body_max)
         if self.is_ours():
             retry = 0  # whoever could make room is waiting for us
             if not self.routes.synced:
@@ -196,7 +179,7 @@ class Client:
         elif not self.routes.synced:
             self._await_directory(address, retry if patient else 0)
         left = -1 if retry is None else retry
-        while full() or not self.submit_queue.give(parcel.size):
+        while sender.busy(address) or not self.submit_queue.give(size):
             if self.over:
                 raise Closed(f"{address}: the session is closed")
             if left == 0:
@@ -205,9 +188,10 @@ class Client:
                 )
             left -= 1
             self.submit_queue.wait(
-                self.settings.retry_s, lambda: self.over or (not full() and self.submit_queue.has_room())
+                self.settings.retry_s,
+                lambda: self.over or (not sender.busy(address) and self.submit_queue.has_room()),
             )
-        if not self.post(take, parcel):
+        if not self.post(sender.start, message):
             raise Closed(f"{address}: the session is closed")
 
     def _await_directory(self, address: Address, retry: int | None) -> None:
@@ -232,7 +216,7 @@ class Client:
 
     def end_inboxes(self) -> None:
         """The process ends: what its servers have not taken is dropped and counted, without waiting for anything."""
-        for inbox in self.registrations.inboxes:
+        for inbox in self.listeners.inboxes:
             inbox.cut_off()
             inbox.close()
 
@@ -241,12 +225,17 @@ class Client:
     def open(self) -> None:
         """Begin: read the directory. Sockets to nodes are opened when they are needed."""
         self.thread = natives.thread_id()
-        self.calls.open()
+        self.calls.retries.open(self.settings.ready_s)
         self.routes.open()
 
     def _directory_changed(self, nodes: set[str]) -> None:
         for sender in self._senders:
             sender.directory_changed(nodes)
+
+    def on_link_change(self) -> None:
+        """Some link is up, down, full or has room again."""
+        self.submit_queue.wake()
+        self.calls.retries.retry_soon()
 
     def leave(self, owner: object, left: Waiter) -> None:
         """A session goes, others stay: nobody waits for its calls."""
@@ -256,17 +245,17 @@ class Client:
     def close(self, closed: Callable[[Client], None]) -> None:
         """Send what was handed over, at most ``linger_s``, then close everything and say so."""
         self.over = True
-        self._flush_until_s = self._reactor.now() + self.settings.linger_s
+        self._flush_until_s = self.reactor.now() + self.settings.linger_s
         self.calls.end_calls()
         self.casts.closed = True
-        self._reactor.call_soon(self._flush, closed)  # behind what was posted before
+        self.reactor.call_soon(self._flush, closed)  # behind what was posted before
 
     def _flush(self, closed: Callable[[Client], None]) -> None:
-        now = self._reactor.now()
-        waiting = self.submit_queue.waiting + self.registrations.waiting
+        now = self.reactor.now()
+        waiting = self.submit_queue.waiting + self.listeners.waiting
         waiting += sum(sender.waiting for sender in self._senders)
         if waiting and now < self._flush_until_s:
-            self._reactor.call_later(FLUSH_LOOK_S, self._flush, closed)
+            self.reactor.call_later(FLUSH_LOOK_S, self._flush, closed)
             return
         self._shut(max(int((self._flush_until_s - now) * 1000), 1))
         closed(self)
@@ -274,7 +263,7 @@ class Client:
     def _shut(self, linger_ms: int) -> None:
         self.over = True
         self.routes.close()
-        self.registrations.close(linger_ms)
+        self.listeners.close(linger_ms)
         for sender in reversed(self._senders):
             sender.close(linger_ms)
         self.submit_queue.wake()
@@ -292,6 +281,6 @@ class Client:
             "counts": {name: n for name, n in self.counters.counts.items() if n},
             "pending": len(self.calls.calls),
             "directory": self.routes.status(),
-            "links": {str(sender.pipeline): sender.links.status() for sender in self._senders},
-            **self.registrations.status(),
+            "links": {str(sender.pipeline): sender.status() for sender in self._senders},
+            **self.listeners.status(),
         }

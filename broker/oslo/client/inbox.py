@@ -1,7 +1,7 @@
 """What one listener has received and the application has not taken yet: bounded, in order.
 
 The thread of the sockets puts in, any thread or greenlet takes out. Calls, casts and notifications come only as far as
-there is credit for them, which is given back as they are taken; fan-outs that find no room are dropped (``delivery``).
+there is credit for them, which is given back as they are taken; fan-outs that find no room are dropped (``listeners``).
 """
 
 # compiled: mypyc
@@ -23,7 +23,7 @@ from broker.oslo.reactor import natives
 from broker.oslo.records import Opened, Opening, Record
 
 if TYPE_CHECKING:
-    from broker.oslo.client.registrations import ListenerRegistrations
+    from broker.oslo.client.listeners import Listeners
 
 STOP_S: Final = 1.0
 """How long the end of a listener waits for the proxy's word that nothing more comes."""
@@ -42,7 +42,7 @@ SMALL: Final = 128
 CREDIT_PARTS: Final = 8
 """Of others credit is given back when such a part was taken, of messages or bytes ..."""
 CREDIT_BYTES: Final = 4 << 20
-"""... or as much, where that is less; the rest is given back at the next look (``registrations``)."""
+"""... or as much, where that is less; the rest is given back at the next look (``listeners``)."""
 
 
 class InboxCredit:
@@ -223,7 +223,7 @@ class ClientInbox:
     def __init__(
         self,
         post: Post,
-        owner: ListenerRegistrations,
+        owner: Listeners,
         listener: str,
         records: Sequence[Record],
         pool: str | None,
@@ -365,6 +365,11 @@ class ClientInbox:
         finally:  # when somebody else was quicker, or this one gives up, the next one may be needed
             if self._items:
                 self._waiters.wake_one()
+
+    @property
+    def topic(self) -> tuple[str, str]:
+        """Exchange and topic of an rpc-server."""
+        return (self.records[0].exchange, self.records[0].topic)
 
     @property
     def closed(self) -> bool:

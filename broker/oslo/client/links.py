@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -27,7 +28,7 @@ import zmq
 
 from broker.awake import StallMeter
 from broker.errors import HeadgateError
-from broker.oslo.client.resend import MessageIds, Parcel, Resend
+from broker.oslo.client.resend import MessageIds, Parcel, ResendBuffer
 from broker.oslo.contract import Address
 from broker.oslo.names import Pipeline, entry_file
 from broker.oslo.reactor import Timer
@@ -39,7 +40,7 @@ from broker.transport.curve import Certificate, CurveClient, generate, load
 from broker.trust import folder_objection, is_kept
 
 if TYPE_CHECKING:
-    from broker.oslo.client.client import ClientContext
+    from broker.oslo.client.client import Client
 
 DOWN_S: Final = 1.0
 """Longer than a connection takes to be made; what waits for a node for so long is given to another one."""
@@ -92,62 +93,69 @@ class TrustedFolder:
         return f"ipc://{os.path.join(self._path, name)}"
 
 
-class Sender(Generic[P]):
-    """What one pipeline of a client sends: what its links ask for.
+class Sender(ABC, Generic[P]):
+    """What one pipeline of a client sends, and its links, one to each node that is used.
 
     Args:
-        context: of the client.
-        pipeline: whose.
-        sent: what may be lost with a connection.
-        changed: called when a link has room again, or is up or down.
-        chooses: its messages may go to another node; if not, they wait for theirs as long as it is there.
+        client: whose; its ``routes`` say where a node's pipeline is, and whether it is the one whose folder we have.
+        pipeline: which one.
 
     Attributes:
         ids: of its messages.
-        links: to nodes.
         closed: nothing more is taken.
+        down, full: nodes, see the module; replaced, never changed, so that callers may read them.
+        bad: both.
+        blocking: nodes that are full and not down: what is published there has to wait for them.
     """
 
-    def __init__(
-        self,
-        context: ClientContext,
-        pipeline: Pipeline,
-        sent: Resend[P],
-        changed: Callable[[], None],
-        *,
-        chooses: bool = True,
-    ) -> None:
-        self.chooses = chooses
+    def __init__(self, client: Client, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self.sent = sent
         self.ids = MessageIds()
         self.closed = False
-        self._reactor = context.reactor
-        self._settings = context.settings
-        self._routes = context.routes
-        self._submit_queue = context.submit_queue
-        self._counters = context.counters
-        self.links: NodeLinks[P] = NodeLinks(context, self, changed)
+        self.reactor = client.reactor
+        self.settings = client.settings
+        self.down: frozenset[str] = frozenset()
+        self.full: frozenset[str] = frozenset()
+        self.bad: frozenset[str] = frozenset()
+        self.blocking: frozenset[str] = frozenset()
+        self._client = client
+        self._routes = client.routes
+        self._folder = client.folder
+        self._submit_queue = client.submit_queue
+        self._counters = client.counters
+        self._sent: ResendBuffer[P] = ResendBuffer(client.reactor.now)
+        self._stall = StallMeter(client.reactor.now)
+        self._links: dict[str, NodeLink[P]] = {}
+        self._watched: dict[NodeLink[P], None] = {}
+        self._retired: set[NodeLink[P]] = set()
+        self._timer: Timer | None = None
+        self._away_timer: Timer | None = None
+        self._certificate: Certificate | None = None
 
-    def make_link(self, node: str, endpoint: str, tuning: Tuning, node_key: str) -> NodeLink[P]:
-        """A link to ``node``."""
-        return NodeLink(self.links, node, endpoint, tuning, node_key)
+    # ------------------------------------------------------------ each pipeline
 
+    @abstractmethod
     def pack(self, parcel: P) -> Frames | None:
         """The frames of a parcel; None: it is not wanted any more."""
-        raise NotImplementedError
 
     def on_message(self, link: NodeLink[P], frames: list[bytes], _origin: str) -> None:
-        """A node's proxy sent something."""
-        raise NotImplementedError
+        """A node's proxy sent something; casts have no way back."""
 
-    def has_others(self, parcel: P) -> bool:
-        """Whether there is a node for it that is not down."""
-        raise NotImplementedError
-
+    @abstractmethod
     def place(self, parcel: P) -> None:
         """Find a node for a parcel that nobody has."""
-        raise NotImplementedError
+
+    def has_others(self, parcel: P) -> bool:
+        """Whether there is another node for it, one that is not down; without one it waits for its own."""
+        return False
+
+    def note_sent(self, parcel: P) -> None:
+        """``parcel`` went over its link: libzmq has it."""
+        self._sent.note_sent(parcel)
+
+    def take_sent(self, link: NodeLink[P]) -> list[P]:
+        """Forget what went over ``link``; returns what of it may be lost with its connection, oldest first."""
+        return self._sent.take(link)
 
     def lose(self, parcel: P) -> None:
         """The node that may have it, so that nobody else may, is gone."""
@@ -157,250 +165,18 @@ class Sender(Generic[P]):
         """Whether answers may still come over a link whose node is gone."""
         return False
 
-    def directory_changed(self, nodes: set[str]) -> None:
-        """``nodes`` are reached elsewhere, or no more; others may have come."""
-        for node in nodes:
-            self.links.node_changed(node)
+    def _takes(self, size: int, what: str) -> bool:
+        """Whether a message that a caller has handed over is still taken; it is counted as ``what``."""
+        self._submit_queue.take(size)
+        self._counters.counts["unflushed" if self.closed else what] += 1
+        return not self.closed
 
     def note_nobody(self, what: str, address: Address) -> None:
         """A message has nobody to hear it."""
         self._counters.count("nobody")
         self._counters.say("%s to %s dropped: nobody listens there", what, str(address))
 
-    @property
-    def waiting(self) -> int:
-        """What may still leave."""
-        return self.links.waiting
-
-    def close(self, linger_ms: int) -> None:
-        """Close all sockets."""
-        self.closed = True
-        left = self.links.close(linger_ms)
-        if left:
-            self._counters.count("unflushed", left)
-
-
-class NodeLink(Link, Generic[P]):
-    """A link to one node; its outbox holds parcels, which become frames when libzmq takes them.
-
-    Attributes:
-        node, endpoint: whose it is.
-        node_key: CURVE key that the node has to have; "" plaintext.
-        down, full: see the module.
-        down_s: how long it may move nothing.
-        filters: subscriptions of the node, for sockets that publish.
-    """
-
-    __slots__ = (
-        "_interrupted", "_links", "_moved_s", "_parcel_bytes", "_parcels", "_sender", "_sent", "down", "down_s",
-        "filters", "full", "node", "node_key",
-    )  # fmt: skip
-
-    def __init__(
-        self, links: NodeLinks[P], node: str, endpoint: str, tuning: Tuning, node_key: str = ""
-    ) -> None:
-        sender = links.sender
-        self.node = node
-        self.node_key = node_key
-        self.down = self.full = False
-        self.down_s = NOTIFY_DOWN_S if sender.pipeline is Pipeline.NOTIFY else DOWN_S
-        self.filters: set[bytes] = set()
-        self._links = links
-        self._sender = sender
-        self._sent = sender.sent
-        self._interrupted: Timer | None = None
-        self._parcels: deque[P] = deque()
-        self._parcel_bytes = 0
-        self._moved_s = 0.0
-        kind = _KINDS[sender.pipeline]
-        receive = None if kind == zmq.PUSH else partial(sender.on_message, self)
-        super().__init__(links.reactor, kind, endpoint, receive, tuning=tuning, watched=True)
-        self._queue = self._parcels
-
-    @property
-    def away(self) -> bool:
-        """Nothing can be sent to it now: it is not connected, as far as we see."""
-        self._reactor.check_after_turn(self)
-        return not int(self.sock.get(_EVENTS)) & _POLLOUT
-
-    @property
-    def waiting(self) -> int:
-        """Messages in the outbox."""
-        return len(self._parcels)
-
-    @property
-    def draining(self) -> bool:
-        """Whether what waits for it may still leave."""
-        return self.waiting > 0 and not self.down
-
-    def submit(self, parcel: P) -> None:
-        """Send it, or let it wait; whoever made it has looked at ``full`` before."""
-        if self.closed:
-            return
-        parcel.link = self
-        if not self._parcels:
-            self._reactor.check_after_turn(self)
-            if self._post(parcel):
-                return
-            self._begin_to_wait()
-        self._parcels.append(parcel)
-        self._parcel_bytes += parcel.size
-        self._try_later()
-        self._fill()
-
-    def _begin_to_wait(self) -> None:
-        self._moved_s = self._reactor.now()
-        self._links.watch(self)
-
-    def _fill(self) -> None:
-        if not self.full and self._beyond(1.0):
-            self.full = True
-            self._links.note_change(self)
-
-    def take_parcels(self) -> list[P]:
-        """Empty the outbox: what libzmq never had, oldest first."""
-        parcels = list(self._parcels)
-        self._parcels.clear()
-        self._parcel_bytes = 0
-        self._relieve()
-        return parcels
-
-    def take_all(self) -> list[P]:
-        """All that waits, for whatever reason."""
-        return self.take_parcels()
-
-    def _beyond(self, part: float) -> bool:
-        settings = self._links.settings
-        return (
-            len(self._parcels) >= part * settings.outbox_msgs
-            or self._parcel_bytes >= part * settings.outbox_bytes
-        )
-
-    def _post(self, parcel: P) -> bool:
-        """False: libzmq has no room for it, or no connection."""
-        if self._interrupted is not None:
-            return False
-        frames = self._sender.pack(parcel)
-        if frames is None:
-            return True
-        if not self._write(frames):
-            return False
-        self._sent.note_sent(parcel)
-        if self.down:
-            self.down = False
-            self._links.note_change(self)
-        return True
-
-    def _flush(self) -> None:
-        """Send what waits, up to a budget."""
-        parcels = self._parcels
-        moved = 0
-        while parcels and moved < FLUSH_MSGS:
-            if not self._post(parcels[0]):
-                self._try_later()
-                break
-            self._parcel_bytes -= parcels.popleft().size
-            moved += 1
-        else:
-            if parcels:
-                self._reactor.check_after_turn(self)  # the budget is used up
-        if moved:
-            self._moved_s = self._reactor.now()
-            self._relieve()
-
-    def _relieve(self) -> None:
-        if self.full and not self._beyond(0.5):
-            self.full = False
-            self._links.note_change(self)
-
-    # ------------------------------------------------------------ connections that end
-
-    def on_lost(self) -> None:
-        """See ``Link``."""
-        if self._interrupted is None and not self.closed:
-            self._interrupted = self._reactor.call_later(LOST_S, self._resend_lost)
-
-    def _resend_lost(self) -> None:
-        """Put what may be lost before what was not sent yet."""
-        self._interrupted = None
-        if self.closed:
-            return
-        again = self._links.take_lost(self)
-        if again:
-            if not self._parcels:
-                self._begin_to_wait()
-            self._parcels.extendleft(reversed(again))
-            self._parcel_bytes += sum(parcel.size for parcel in again)
-        if self._parcels:
-            self._try_later()
-
-    def close(self, linger_ms: int = 0) -> None:
-        """See ``Socket.close``."""
-        if self._interrupted is not None:
-            self._interrupted.cancel()
-        super().close(linger_ms)
-
-    # ------------------------------------------------------------ down
-
-    def check(self, now: float, absent: float) -> bool:
-        """Look whether it is down, or up again. False: it need not be looked at for now.
-
-        Args:
-            now: by the reactor's clock.
-            absent: seconds in which this process was stopped: the node is not to blame for them.
-        """
-        if self.closed:
-            return False
-        self._moved_s = min(self._moved_s + absent, now)
-        if self.down:
-            self._reactor.check_after_turn(self)  # asking may take in the news of a message
-            if not self._parcels and int(self.sock.get(_EVENTS)) & _POLLOUT:
-                self.down = False
-                self._links.note_change(self)
-        elif self._parcels and now - self._moved_s > self.down_s:
-            self.down = True
-            self._links.note_change(self)
-            self._links.reroute(self)
-        return self.down or bool(self._parcels)
-
-
-class NodeLinks(Generic[P]):
-    """The links of one pipeline.
-
-    Args:
-        context: of the client; ``routes`` says where a node's pipeline is, and whether a node is the one whose
-            ``folder`` we have.
-        sender: whose they are.
-        changed: called when a link has room again, or is up or down.
-
-    Attributes:
-        down, full: nodes, see the module; replaced, never changed, so that callers may read them.
-        bad: both.
-        blocking: nodes that are full and not down: what is published there has to wait for them.
-    """
-
-    def __init__(self, context: ClientContext, sender: Sender[P], changed: Callable[[], None]) -> None:
-        self.reactor = context.reactor
-        self.settings = context.settings
-        self.sender = sender
-        self.down: frozenset[str] = frozenset()
-        self.full: frozenset[str] = frozenset()
-        self.bad: frozenset[str] = frozenset()
-        self.blocking: frozenset[str] = frozenset()
-        self._stall = StallMeter(context.reactor.now)
-        self._routes = context.routes
-        self._folder = context.folder
-        self._changed = changed
-        self._counters = context.counters
-        self._links: dict[str, NodeLink[P]] = {}
-        self._watched: dict[NodeLink[P], None] = {}
-        self._retired: set[NodeLink[P]] = set()
-        self._timer: Timer | None = None
-        self._away_timer: Timer | None = None
-        self._certificate: Certificate | None = None
-
-    def __iter__(self) -> Iterator[NodeLink[P]]:
-        return iter(list(self._links.values()))
+    # ------------------------------------------------------------ links
 
     def known(self, node: str) -> NodeLink[P] | None:
         """The link to ``node`` when it was used before."""
@@ -411,31 +187,34 @@ class NodeLinks(Generic[P]):
         link = self._links.get(node)
         if link is not None:
             return link
-        state = self._routes.replica.state(node, self.sender.pipeline)
+        state = self._routes.replica.state(node, self.pipeline)
         endpoint = "" if state is None else self._endpoint(state)
         if state is None or not endpoint:
             return None
         try:
             curve = CurveClient(self._own_certificate(), state.key) if state.key else None
             tuning = Tuning(KeepAlive(*self.settings.keepalive), self.settings.message_bytes_max, curve)
-            link = self.sender.make_link(node, endpoint, tuning, state.key)
+            link = self._new_link(node, endpoint, tuning, state.key)
         except (zmq.ZMQError, HeadgateError) as error:
             text = "%s: no socket for node %s: %s"
-            self._counters.say(text, self.sender.pipeline, node, str(error), level=logging.ERROR)
+            self._counters.say(text, self.pipeline, node, str(error), level=logging.ERROR)
             return None
         self._links[node] = link
         if link.movable and self._away_timer is None:
             self._away_timer = self.reactor.call_later(AWAY_LOOK_S, self._look_for_moved)
         return link
 
+    def _new_link(self, node: str, endpoint: str, tuning: Tuning, node_key: str) -> NodeLink[P]:
+        return NodeLink(self, node, endpoint, tuning, node_key)
+
     def _endpoint(self, state: State) -> str:
         if self._routes.is_home(state.node):
-            endpoint = self._folder.endpoint(entry_file(self.sender.pipeline))
+            endpoint = self._folder.endpoint(entry_file(self.pipeline))
             if os.path.exists(endpoint.removeprefix("ipc://")) and self._folder.usable():
                 return endpoint
         if state.endpoint and self.settings.curve_cert and not state.key:
             text = "%s of node %s offers no key: it is passed over, since we were told to speak CURVE"
-            self._counters.say(text, self.sender.pipeline, state.node)
+            self._counters.say(text, self.pipeline, state.node)
             return ""
         return state.endpoint
 
@@ -449,7 +228,7 @@ class NodeLinks(Generic[P]):
             if self._certificate is None:
                 raise
             text = "%s: the certificate that was read before is used: %s"
-            self._counters.say(text, self.sender.pipeline, str(error))
+            self._counters.say(text, self.pipeline, str(error))
         return self._certificate
 
     def _look_for_moved(self) -> None:
@@ -465,12 +244,17 @@ class NodeLinks(Generic[P]):
 
     # ------------------------------------------------------------ news
 
+    def directory_changed(self, nodes: set[str]) -> None:
+        """``nodes`` are reached elsewhere, or no more; others may have come."""
+        for node in nodes:
+            self.node_changed(node)
+
     def node_changed(self, node: str) -> None:
         """The directory says something new of ``node``: it may be gone, or reached elsewhere."""
         link = self._links.get(node)
         if link is None:
             return
-        state = self._routes.replica.state(node, self.sender.pipeline)
+        state = self._routes.replica.state(node, self.pipeline)
         if state is not None and (link.endpoint.startswith("ipc:") or link.endpoint == self._endpoint(state)):
             if link.endpoint.startswith("ipc:") or state.key == link.node_key:
                 return
@@ -486,7 +270,7 @@ class NodeLinks(Generic[P]):
     def _retire(self, link: NodeLink[P]) -> None:
         if link.closed:
             return
-        if self.sender.in_use(link):
+        if self.in_use(link):
             self.reactor.call_later(GRACE_S, self._retire, link)
             return
         self._retired.discard(link)
@@ -495,22 +279,21 @@ class NodeLinks(Generic[P]):
     def reroute(self, link: NodeLink[P]) -> None:
         """It takes nothing, or its node is gone or elsewhere: what waits for it goes to others, where there are any."""
         gone = self._links.get(link.node) is not link
-        if not (gone or self.sender.chooses):
-            return
-        for parcel in link.take_all():
+        for parcel in link.take_all() if gone else link.take_parcels():
             if parcel.over:
                 continue
+            others = self.has_others(parcel)
             if parcel.repeated:
                 self.send_again(link.node, parcel)
-            elif gone or self.sender.has_others(parcel):
-                self._counters.counts["chosen_again"] += self.sender.chooses
-                self.sender.place(parcel)
+            elif gone or others:
+                self._counters.counts["chosen_again"] += others
+                self.place(parcel)
             else:
                 link.submit(parcel)
 
     def take_lost(self, link: NodeLink[P]) -> list[P]:
         """The connection of ``link`` has ended: what is to be sent over it again, marked as repeated, oldest first."""
-        again = self.sender.sent.take(link)
+        again = self.take_sent(link)
         for parcel in again:
             parcel.mark_repeated()
         self._counters.count("repeated", len(again))
@@ -524,7 +307,7 @@ class NodeLinks(Generic[P]):
         """``node`` may have it, so nobody else may: there, wherever it is reached now."""
         there = self.get(node)
         if there is None:
-            self.sender.lose(parcel)
+            self.lose(parcel)
         else:
             there.submit(parcel)
 
@@ -567,16 +350,16 @@ class NodeLinks(Generic[P]):
         self._restate()
         if link.down and not was_down:
             text = "%s: node %s (%s) takes nothing for %.1f s: passed over until it does"
-            values = (self.sender.pipeline, link.node, link.endpoint, link.down_s)
+            values = (self.pipeline, link.node, link.endpoint, link.down_s)
             self.reactor.say(logging.WARNING, text, values)
         elif was_down and not link.down:
             text = "%s: node %s (%s) is back"
-            self.reactor.say(logging.INFO, text, (self.sender.pipeline, link.node, link.endpoint))
+            self.reactor.say(logging.INFO, text, (self.pipeline, link.node, link.endpoint))
 
     def _restate(self) -> None:
         self.bad = self.down | self.full
         self.blocking = self.full - self.down
-        self._changed()
+        self._client.on_link_change()
 
     # ------------------------------------------------------------ end
 
@@ -589,7 +372,7 @@ class NodeLinks(Generic[P]):
         """For status: each node's link."""
         return {
             link.node: {
-                "type": zmq.SocketType(_KINDS[self.sender.pipeline]).name,
+                "type": zmq.SocketType(_KINDS[self.pipeline]).name,
                 "endpoint": link.endpoint,
                 "at": link.at,
                 "sent": link.sent,
@@ -602,15 +385,202 @@ class NodeLinks(Generic[P]):
             for link in self._links.values()
         }
 
-    def close(self, linger_ms: int) -> int:
-        """Close all; returns how many messages were left in outboxes."""
+    def close(self, linger_ms: int) -> None:
+        """Close all sockets; what was left in their outboxes is counted."""
+        self.closed = True
         left = 0
         for timer in (self._timer, self._away_timer):
             if timer is not None:
                 timer.cancel()
         for link in [*self._links.values(), *self._retired]:
-            left += link.waiting
+            left += sum(not parcel.over for parcel in link.take_all())
             link.close(linger_ms)
         self._links.clear()
         self._retired.clear()
-        return left
+        if left:
+            self._counters.count("unflushed", left)
+
+
+class NodeLink(Link, Generic[P]):
+    """A link to one node; its outbox holds parcels, which become frames when libzmq takes them.
+
+    Attributes:
+        node, endpoint: whose it is.
+        node_key: CURVE key that the node has to have; "" plaintext.
+        down, full: see the module.
+        down_s: how long it may move nothing.
+        filters: subscriptions of the node, for sockets that publish.
+    """
+
+    __slots__ = (
+        "_interrupted", "_moved_s", "_parcel_bytes", "_parcels", "_sender", "down", "down_s", "filters", "full",
+        "node", "node_key",
+    )  # fmt: skip
+
+    def __init__(
+        self, sender: Sender[P], node: str, endpoint: str, tuning: Tuning, node_key: str = ""
+    ) -> None:
+        self.node = node
+        self.node_key = node_key
+        self.down = self.full = False
+        self.down_s = NOTIFY_DOWN_S if sender.pipeline is Pipeline.NOTIFY else DOWN_S
+        self.filters: set[bytes] = set()
+        self._sender = sender
+        self._interrupted: Timer | None = None
+        self._parcels: deque[P] = deque()
+        self._parcel_bytes = 0
+        self._moved_s = 0.0
+        kind = _KINDS[sender.pipeline]
+        receive = None if kind == zmq.PUSH else partial(sender.on_message, self)
+        super().__init__(sender.reactor, kind, endpoint, receive, tuning=tuning, watched=True)
+        self._queue = self._parcels
+
+    @property
+    def away(self) -> bool:
+        """Nothing can be sent to it now: it is not connected, as far as we see."""
+        self._reactor.check_after_turn(self)
+        return not int(self.sock.get(_EVENTS)) & _POLLOUT
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the outbox."""
+        return len(self._parcels)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Their bodies."""
+        return self._parcel_bytes
+
+    @property
+    def draining(self) -> bool:
+        """Whether what waits for it may still leave."""
+        return self.waiting > 0 and not self.down
+
+    def submit(self, parcel: P) -> None:
+        """Send it, or let it wait; whoever made it has looked at ``full`` before."""
+        if self.closed:
+            return
+        parcel.link = self
+        if not self._parcels:
+            self._reactor.check_after_turn(self)
+            if self._post(parcel):
+                return
+            self._begin_to_wait()
+        self._parcels.append(parcel)
+        self._parcel_bytes += parcel.size
+        self._try_later()
+        self._fill()
+
+    def _begin_to_wait(self) -> None:
+        self._moved_s = self._reactor.now()
+        self._sender.watch(self)
+
+    def _fill(self) -> None:
+        if not self.full and self._beyond(1.0):
+            self.full = True
+            self._sender.note_change(self)
+
+    def take_parcels(self) -> list[P]:
+        """Empty the outbox: what libzmq never had, oldest first."""
+        parcels = list(self._parcels)
+        self._parcels.clear()
+        self._parcel_bytes = 0
+        self._relieve()
+        return parcels
+
+    def take_all(self) -> list[P]:
+        """All that waits, for whatever reason."""
+        return self.take_parcels()
+
+    def _beyond(self, part: float) -> bool:
+        settings = self._sender.settings
+        return (
+            self.waiting >= part * settings.outbox_msgs or self.waiting_bytes >= part * settings.outbox_bytes
+        )
+
+    def _post(self, parcel: P) -> bool:
+        """False: libzmq has no room for it, or no connection."""
+        if self._interrupted is not None:
+            return False
+        frames = self._sender.pack(parcel)
+        if frames is None:
+            return True
+        if not self._write(frames):
+            return False
+        self._sender.note_sent(parcel)
+        if self.down:
+            self.down = False
+            self._sender.note_change(self)
+        return True
+
+    def _flush(self) -> None:
+        """Send what waits, up to a budget."""
+        parcels = self._parcels
+        moved = 0
+        while parcels and moved < FLUSH_MSGS:
+            if not self._post(parcels[0]):
+                self._try_later()
+                break
+            self._parcel_bytes -= parcels.popleft().size
+            moved += 1
+        else:
+            if parcels:
+                self._reactor.check_after_turn(self)  # the budget is used up
+        if moved:
+            self._moved_s = self._reactor.now()
+            self._relieve()
+
+    def _relieve(self) -> None:
+        if self.full and not self._beyond(0.5):
+            self.full = False
+            self._sender.note_change(self)
+
+    # ------------------------------------------------------------ connections that end
+
+    def on_lost(self) -> None:
+        """See ``Link``."""
+        if self._interrupted is None and not self.closed:
+            self._interrupted = self._reactor.call_later(LOST_S, self._resend_lost)
+
+    def _resend_lost(self) -> None:
+        """Put what may be lost before what was not sent yet."""
+        self._interrupted = None
+        if self.closed:
+            return
+        again = self._sender.take_lost(self)
+        if again:
+            if not self._parcels:
+                self._begin_to_wait()
+            self._parcels.extendleft(reversed(again))
+            self._parcel_bytes += sum(parcel.size for parcel in again)
+        if self._parcels:
+            self._try_later()
+
+    def close(self, linger_ms: int = 0) -> None:
+        """See ``Socket.close``."""
+        if self._interrupted is not None:
+            self._interrupted.cancel()
+        super().close(linger_ms)
+
+    # ------------------------------------------------------------ down
+
+    def check(self, now: float, absent: float) -> bool:
+        """Look whether it is down, or up again. False: it need not be looked at for now.
+
+        Args:
+            now: by the reactor's clock.
+            absent: seconds in which this process was stopped: the node is not to blame for them.
+        """
+        if self.closed:
+            return False
+        self._moved_s = min(self._moved_s + absent, now)
+        if self.down:
+            self._reactor.check_after_turn(self)  # asking may take in the news of a message
+            if not self._parcels and int(self.sock.get(_EVENTS)) & _POLLOUT:
+                self.down = False
+                self._sender.note_change(self)
+        elif self._parcels and now - self._moved_s > self.down_s:
+            self.down = True
+            self._sender.note_change(self)
+            self._sender.reroute(self)
+        return self.down or bool(self._parcels)

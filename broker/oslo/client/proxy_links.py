@@ -40,8 +40,8 @@ from broker.oslo.reactor.tuning import PUBLISH_MSGS, Tuning
 from broker.oslo.records import Opened, Opening, to_json
 
 if TYPE_CHECKING:
-    from broker.oslo.client.client import ClientContext
-    from broker.oslo.client.registrations import ListenerRegistrations
+    from broker.oslo.client.client import Client
+    from broker.oslo.client.listeners import Listeners
 
 PULSE_S: Final = 1.0
 REPEAT_S: Final = 2.0
@@ -90,28 +90,25 @@ class ControlLink(Link):
     """The DEALER at one ``.ctl`` file, made for its first listener. For the thread of the sockets.
 
     Args:
-        registrations: is told what the proxy says of listeners.
-        deliver: takes everything else.
+        listeners: is told what the proxy says of them, and takes everything else.
     """
 
     def __init__(
         self,
-        context: ClientContext,
+        client: Client,
         pipeline: Pipeline,
-        registrations: ListenerRegistrations,
-        deliver: Callable[[Pipeline, Envelope, list[bytes]], None],
+        listeners: Listeners,
     ) -> None:
         self._pipeline = pipeline
-        self._registrations = registrations
-        self._deliver = deliver
+        self._listeners = listeners
         self._entries: dict[str, _Entry] = {}
         self._numbers: dict[bytes, str] = {}
         self._pulse_waits = False
         self._was_lost = False
         self._timer: Timer | None = None
-        settings, folder = context.settings, context.folder
+        settings, folder = client.settings, client.folder
         super().__init__(
-            context.reactor,
+            client.reactor,
             zmq.DEALER,
             folder.endpoint(control_file(pipeline)),
             self.on_proxy_message,
@@ -122,7 +119,7 @@ class ControlLink(Link):
             outbox_bytes=settings.outbox_bytes,
         )
         self.flushed = self._on_flushed
-        self._timer = context.reactor.call_later(PULSE_S, self._pulse)
+        self._timer = client.reactor.call_later(PULSE_S, self._pulse)
 
     # ------------------------------------------------------------ listeners
 
@@ -155,7 +152,7 @@ class ControlLink(Link):
     def _end_entry(self, entry: _Entry) -> None:
         del self._entries[entry.listener]
         self._numbers.pop(entry.number, None)
-        self._registrations.on_closed(self._pipeline, entry.listener)
+        self._listeners.on_closed(self._pipeline, entry.listener)
 
     def _send_open(self, entry: _Entry) -> None:
         if entry.frames:
@@ -209,11 +206,11 @@ class ControlLink(Link):
         try:
             envelope = decode(frames[0])
         except Malformed as error:
-            self._registrations.on_malformed(self._pipeline, str(error))
+            self._listeners.on_malformed(self._pipeline, str(error))
             return
         kind = envelope.kind
         if kind not in _ABOUT_US:
-            self._deliver(self._pipeline, envelope, frames)
+            self._listeners.on_message(self._pipeline, envelope, frames)
         elif kind == Kind.OPENED:
             self._on_opened(envelope, frames)
         elif kind == Kind.CLOSED:
@@ -230,10 +227,10 @@ class ControlLink(Link):
         try:
             opened = _read_opened(frames[1])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._registrations.on_malformed(self._pipeline, f"body of OPENED: {error}")
+            self._listeners.on_malformed(self._pipeline, f"body of OPENED: {error}")
             return
         entry.state = _State.OPEN
-        self._registrations.on_opened(self._pipeline, entry.listener, opened)
+        self._listeners.on_opened(self._pipeline, entry.listener, opened)
 
     def _on_refused(self, envelope: Envelope, frames: list[bytes]) -> None:
         if envelope.id == NO_ID:
@@ -241,7 +238,7 @@ class ControlLink(Link):
                 self._open_again()
             return
         if envelope.reason == Reason.NO_CALLER:
-            self._deliver(self._pipeline, envelope, frames)
+            self._listeners.on_message(self._pipeline, envelope, frames)
             return
         entry = self._entries.get(self._numbers.pop(envelope.id, ""))
         if entry is None or entry.state is _State.CLOSING:
@@ -249,14 +246,14 @@ class ControlLink(Link):
         known = Reason(envelope.reason) if envelope.reason in Reason._value2member_map_ else Reason.BUSY
         entry.state = _State.DENIED if known in (Reason.DENIED, Reason.MALFORMED) else _State.OPENING
         text = frames[1][:64].decode(errors="replace") if len(frames) > 1 else ""
-        self._registrations.on_refused(self._pipeline, entry.listener, known, text or REASONS[known])
+        self._listeners.on_refused(self._pipeline, entry.listener, known, text or REASONS[known])
 
     def _open_again(self) -> None:
         """The proxy does not know us; an OPEN that is on its way already does no harm twice."""
         entries = [entry for entry in self._entries.values() if entry.state in (_State.OPENING, _State.OPEN)]
         if not entries:
             return
-        self._registrations.on_unknown(self._pipeline)
+        self._listeners.on_unknown(self._pipeline)
         for entry in entries:
             self._send_open(entry)
         for entry in [entry for entry in self._entries.values() if entry.state is _State.CLOSING]:
@@ -270,20 +267,20 @@ class FanoutSubscriptions(Link):
         take: takes the frames of a message that is no answer to a token.
     """
 
-    def __init__(self, context: ClientContext, take: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, client: Client, take: Callable[[list[bytes]], None]) -> None:
         self._take = take
         self._filters: Counter[bytes] = Counter()
         self._tokens: dict[bytes, list[Confirmed]] = {}
         self._timer: Timer | None = None
         self._tries = 0
         super().__init__(
-            context.reactor,
+            client.reactor,
             zmq.SUB,
-            context.folder.endpoint(exit_file(Pipeline.FANOUT)),
+            client.folder.endpoint(exit_file(Pipeline.FANOUT)),
             self._on_proxy_message,
-            tuning=Tuning(max_bytes=context.settings.message_bytes_max),
+            tuning=Tuning(max_bytes=client.settings.message_bytes_max),
             receive_msgs=PUBLISH_MSGS,
-            usable=context.folder.usable,
+            usable=client.folder.usable,
         )
 
     def subscribe(self, data: bytes, confirmed: Confirmed) -> None:

@@ -11,68 +11,64 @@ A notification names the listeners that shall have it: one of each pool, in turn
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.client.links import LOST_S, NodeLink, NodeLinks, Sender
-from broker.oslo.client.resend import Parcel, ResendBuffer
+from broker.oslo.client.links import LOST_S, NodeLink, Sender
+from broker.oslo.client.resend import Parcel
 from broker.oslo.contract import Address
-from broker.oslo.frames import Kind, encode, fanout_filter, notify_filter, repeated
+from broker.oslo.frames import NO_ID, Kind, encode, fanout_filter, notify_filter, read_filter, repeated
 from broker.oslo.names import CHOSEN_MAX, Pipeline
 from broker.oslo.reactor import Timer
 from broker.oslo.reactor.socket import Frames
 from broker.oslo.reactor.tuning import Tuning
 
 if TYPE_CHECKING:
-    from broker.oslo.client.client import ClientContext
+    from broker.oslo.client.client import Client
 
-FILTERS_MAX: Final = 16_384
-"""Filters remembered; those where nothing waits are forgotten beyond it."""
+TOPICS_MAX: Final = 16_384
+"""Topics whose nodes are remembered; beyond it all are forgotten and looked up anew."""
+
+Chosen = tuple[tuple[str, str | None], ...]
+"""Of a notification on one node: the listeners that shall have it, with their pools."""
 
 
 class Publication:
-    """A fan-out or notification that a caller has handed over."""
+    """A fan-out or notification that a caller has handed over; ``id``: from the time that it is published."""
 
-    __slots__ = ("body", "exchange", "size", "topic")
+    __slots__ = ("address", "body", "id", "size")
 
-    def __init__(self, exchange: str, topic: str, body: bytes) -> None:
-        self.exchange = exchange
-        self.topic = topic
+    def __init__(self, address: Address, body: bytes) -> None:
+        self.address = address
         self.body = body
         self.size = len(body)
-
-
-class Target(NamedTuple):
-    """Who gets one copy: a node, and of notifications the chosen listeners with their pools."""
-
-    node: str
-    listeners: tuple[tuple[str, str | None], ...] = ()
+        self.id = NO_ID
 
 
 class Copy(Parcel):
-    """What one node gets of a fan-out or notification: filter, envelope and body.
+    """What one node gets of a publication: filter, envelope and body.
 
-    ``elsewhere`` gives it to another node, once it is known that this one never had it; False: there is none.
+    Attributes:
+        due_s: when it has waited for a subscription for long enough.
     """
 
-    __slots__ = ("due_s", "elsewhere", "frames", "node")
+    __slots__ = ("chosen", "due_s", "frames", "node", "publication")
 
-    def __init__(self, node: str, frames: Frames, elsewhere: Callable[[], bool] | None = None) -> None:
-        super().__init__(len(frames[2]))
+    def __init__(self, publication: Publication, node: str, chosen: Chosen, frames: Frames) -> None:
+        super().__init__(publication.size)
+        self.publication = publication
         self.node = node
+        self.chosen = chosen
         self.frames = frames
-        self.elsewhere = elsewhere
         self.due_s = 0.0
-        """When it has waited for a subscription for long enough."""
 
     def mark_repeated(self) -> None:
         """See ``Parcel``."""
         self.repeated = True
         self.frames = (self.frames[0], repeated(self.frames[1]), self.frames[2])
-        self.elsewhere = None  # the node may have it
 
 
 class PublishingLink(NodeLink[Copy]):
@@ -90,13 +86,13 @@ class PublishingLink(NodeLink[Copy]):
     )  # fmt: skip
 
     def __init__(
-        self, links: NodeLinks[Copy], node: str, endpoint: str, tuning: Tuning, node_key: str = ""
+        self, sender: Sender[Copy], node: str, endpoint: str, tuning: Tuning, node_key: str = ""
     ) -> None:
         self._held: dict[bytes, deque[Copy]] = {}
         self._held_msgs = self._held_bytes = 0
         self._missed: set[bytes] = set()
         self._timer: Timer | None = None
-        super().__init__(links, node, endpoint, tuning, node_key)
+        super().__init__(sender, node, endpoint, tuning, node_key)
 
     @property
     def away(self) -> bool:
@@ -107,6 +103,11 @@ class PublishingLink(NodeLink[Copy]):
     def waiting(self) -> int:
         """Messages in the outbox, and those that wait for a subscription."""
         return super().waiting + self._held_msgs
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Their bodies."""
+        return super().waiting_bytes + self._held_bytes
 
     @property
     def draining(self) -> bool:
@@ -124,7 +125,7 @@ class PublishingLink(NodeLink[Copy]):
             self._hold(data, parcel)
 
     def _hold(self, data: bytes, copy: Copy) -> None:
-        copy.due_s = self._reactor.now() + self._links.settings.fanout_wait_s
+        copy.due_s = self._reactor.now() + self._sender.settings.fanout_wait_s
         self._held.setdefault(data, deque()).append(copy)
         self._held_msgs += 1
         self._held_bytes += copy.size
@@ -136,13 +137,6 @@ class PublishingLink(NodeLink[Copy]):
         self._held_msgs -= len(held)
         self._held_bytes -= sum(copy.size for copy in held)
         return held
-
-    def _beyond(self, part: float) -> bool:
-        settings = self._links.settings
-        return (
-            self.waiting >= part * settings.outbox_msgs
-            or self._parcel_bytes + self._held_bytes >= part * settings.outbox_bytes
-        )
 
     # ------------------------------------------------------------ subscriptions
 
@@ -207,7 +201,7 @@ class PublishingLink(NodeLink[Copy]):
             self._interrupted = self._reactor.call_later(LOST_S, self._resend_lost)
             return
         self._interrupted = None
-        for copy in [*self._links.take_lost(self), *self.take_all()]:
+        for copy in [*self._sender.take_lost(self), *self.take_all()]:
             self.submit(copy)
 
     def close(self, linger_ms: int = 0) -> None:
@@ -221,79 +215,65 @@ class Publisher(Sender[Copy]):
     """What fan-outs and notifications have in common; see the two below.
 
     Args:
-        context: of the client.
+        client: whose.
         pipeline: of one of them.
+        kind: of its messages.
         what: their counter.
+        new_filter: of an exchange and topic.
     """
 
-    def __init__(self, context: ClientContext, pipeline: Pipeline, what: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        pipeline: Pipeline,
+        kind: Kind,
+        what: str,
+        new_filter: Callable[[str, str], bytes],
+    ) -> None:
+        super().__init__(client, pipeline)
+        self._kind = kind
         self._what = what
-        super().__init__(
-            context,
-            pipeline,
-            ResendBuffer[Copy](context.reactor.now),
-            context.submit_queue.wake,
-            chooses=False,
-        )
-        self._data: dict[tuple[str, str], bytes] = {}
-        self._keys: dict[bytes, tuple[str, str]] = {}
+        self._new_filter = new_filter
 
     # ------------------------------------------------------------ each kind
 
+    @abstractmethod
     def nodes(self, exchange: str, topic: str) -> Sequence[str]:
         """Where somebody listens, any thread."""
-        raise NotImplementedError
 
-    def _targets(self, publication: Publication) -> Sequence[Target]:
+    @abstractmethod
+    def _targets(self, address: Address) -> Iterable[tuple[str, Chosen]]:
         """Where the copies go."""
-        raise NotImplementedError
-
-    def _new_data(self, exchange: str, topic: str) -> bytes:
-        """The filter."""
-        raise NotImplementedError
-
-    def _copy(self, publication: Publication, target: Target, number: bytes) -> Copy:
-        """What ``target`` gets."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------ from callers
 
-    def busy(self, exchange: str, topic: str) -> bool:
+    def busy(self, address: Address) -> bool:
         """Whether as much as may waits for a node of the topic, any thread."""
-        blocking = self.links.blocking
-        return bool(blocking) and not blocking.isdisjoint(self.nodes(exchange, topic))
+        blocking = self.blocking
+        return bool(blocking) and not blocking.isdisjoint(self.nodes(address.exchange, address.topic))
 
-    def publish(self, publication: Publication) -> None:
+    def start(self, publication: Publication) -> None:
         """A publication that was handed over."""
-        self._submit_queue.take(publication.size)
-        if self.closed:
-            self._counters.count("unflushed")
+        if not self._takes(publication.size, self._what):
             return
-        self._counters.counts[self._what] += 1
-        targets = self._targets(publication)
-        if not targets:
-            self.note_nobody(self._what, Address(publication.exchange, publication.topic))
-            return
-        number = self.ids.next()
-        for target in targets:
-            self.place(self._copy(publication, target, number))
+        publication.id = self.ids.next()
+        nobody = True
+        for node, chosen in self._targets(publication.address):
+            nobody = False
+            self.place(self._copy(publication, node, chosen))
+        if nobody:
+            self.note_nobody(self._what, publication.address)
 
-    def _filter(self, exchange: str, topic: str) -> bytes:
-        key = (exchange, topic)
-        data = self._data.get(key)
-        if data is None:
-            if len(self._data) >= FILTERS_MAX:
-                self._data.clear()
-                self._keys.clear()
-            data = self._data[key] = self._new_data(*key)
-            self._keys[data] = key
-        return data
+    def _copy(self, publication: Publication, node: str, chosen: Chosen) -> Copy:
+        exchange, topic = publication.address.exchange, publication.address.topic
+        listeners = tuple(listener for listener, _pool in chosen)
+        head = encode(self._kind, exchange, topic, listeners=listeners, id=publication.id)
+        return Copy(publication, node, chosen, (self._new_filter(exchange, topic), head, publication.body))
 
     # ------------------------------------------------------------ what the links ask for
 
-    def make_link(self, node: str, endpoint: str, tuning: Tuning, node_key: str) -> NodeLink[Copy]:
-        """See ``Sender``."""
-        return PublishingLink(self.links, node, endpoint, tuning, node_key)
+    def _new_link(self, node: str, endpoint: str, tuning: Tuning, node_key: str) -> NodeLink[Copy]:
+        return PublishingLink(self, node, endpoint, tuning, node_key)
 
     def pack(self, parcel: Copy) -> Frames:
         """See ``Sender``."""
@@ -312,57 +292,44 @@ class Publisher(Sender[Copy]):
 
     def place(self, parcel: Copy) -> None:
         """Hand a copy to the link of its node, wherever that is reached now."""
-        link = self.links.get(parcel.node)
-        if link is None:
-            self.lose(parcel)
-        else:
-            link.submit(parcel)
+        self.send_again(parcel.node, parcel)
 
     def lose(self, parcel: Copy) -> None:
-        """Its node does not get it, so it is given to another one, or counted."""
-        if parcel.elsewhere is None or not parcel.elsewhere():
-            self._counters.count("not_reached")
-            text = "%s: node %s was not reached at %.200r"
-            self._counters.say(text, self._what, parcel.node, parcel.frames[0])
+        """Its node does not get it."""
+        self._counters.count("not_reached")
+        text = "%s: node %s was not reached at %.200r"
+        self._counters.say(text, self._what, parcel.node, parcel.frames[0])
 
     def directory_changed(self, nodes: set[str]) -> None:
         """See ``Sender``."""
         super().directory_changed(nodes)
-        for link in self.links:
+        for link in list(self._links.values()):
             assert isinstance(link, PublishingLink)
             for data in link.awaited:
-                key = self._keys.get(data)
-                if key is not None and link.node not in self.nodes(*key):
+                names = read_filter(data)
+                if names is not None and link.node not in self.nodes(*names):
                     link.drop_held(data)  # nobody listens there any more
 
 
 class Fanouts(Publisher):
     """To every server of a topic."""
 
-    def __init__(self, context: ClientContext) -> None:
-        super().__init__(context, Pipeline.FANOUT, "fanouts")
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, Pipeline.FANOUT, Kind.FANOUT, "fanouts", fanout_filter)
 
     def nodes(self, exchange: str, topic: str) -> Sequence[str]:
         """See ``Publisher.nodes``."""
         return self._routes.replica.fanout_nodes(exchange, topic)
 
-    def _new_data(self, exchange: str, topic: str) -> bytes:
-        return fanout_filter(exchange, topic)
-
-    def _targets(self, publication: Publication) -> Sequence[Target]:
-        return [Target(node) for node in self.nodes(publication.exchange, publication.topic)]
-
-    def _copy(self, publication: Publication, target: Target, number: bytes) -> Copy:
-        exchange, topic = publication.exchange, publication.topic
-        head = encode(Kind.FANOUT, exchange, topic, id=number)
-        return Copy(target.node, (self._filter(exchange, topic), head, publication.body))
+    def _targets(self, address: Address) -> Iterable[tuple[str, Chosen]]:
+        return [(node, ()) for node in self.nodes(address.exchange, address.topic)]
 
 
 class Notifications(Publisher):
     """To one listener of each pool."""
 
-    def __init__(self, context: ClientContext) -> None:
-        super().__init__(context, Pipeline.NOTIFY, "notifications")
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, Pipeline.NOTIFY, Kind.NOTIFY, "notifications", notify_filter)
         self._chooser = Chooser[tuple[str, str]](node_at=0)
         self._nodes: dict[tuple[str, str], tuple[object, tuple[str, ...]]] = {}
 
@@ -374,30 +341,21 @@ class Notifications(Publisher):
         key = (exchange, topic)
         known = self._nodes.get(key)
         if known is None or known[0] is not pools:
-            if len(self._nodes) >= FILTERS_MAX:
+            if len(self._nodes) >= TOPICS_MAX:
                 self._nodes.clear()
             found = tuple(sorted({node for listeners in pools.values() for node, _listener in listeners}))
             known = self._nodes[key] = (pools, found)
         return known[1]
 
-    def _new_data(self, exchange: str, topic: str) -> bytes:
-        return notify_filter(exchange, topic)
-
-    def _targets(self, publication: Publication) -> Sequence[Target]:
-        away = self._away(publication.exchange, publication.topic)
-        pools = self._routes.replica.pools(publication.exchange, publication.topic)
-        return self._choose(publication, pools, away, anyway=True)
+    def _targets(self, address: Address) -> Iterable[tuple[str, Chosen]]:
+        pools = self._routes.replica.pools(address.exchange, address.topic)
+        return self._choose(address, pools, self._away(address), anyway=True)
 
     def _choose(
-        self,
-        publication: Publication,
-        among: Iterable[str | None],
-        away: frozenset[str],
-        *,
-        anyway: bool,
-    ) -> list[Target]:
+        self, address: Address, among: Iterable[str | None], away: frozenset[str], *, anyway: bool
+    ) -> list[tuple[str, Chosen]]:
         """The next listener of each pool, on a node that is not ``away``; else, with ``anyway``, on one that is."""
-        exchange, topic = publication.exchange, publication.topic
+        exchange, topic = address.exchange, address.topic
         pools = self._routes.replica.pools(exchange, topic)
         chosen: dict[str, list[tuple[str, str | None]]] = {}
         for pool in among:
@@ -408,36 +366,36 @@ class Notifications(Publisher):
             if one is not None:
                 chosen.setdefault(one[0], []).append((one[1], pool))
         return [
-            Target(node, tuple(listeners[at : at + CHOSEN_MAX]))
+            (node, tuple(listeners[at : at + CHOSEN_MAX]))
             for node, listeners in chosen.items()
             for at in range(0, len(listeners), CHOSEN_MAX)
         ]
 
-    def _copy(self, publication: Publication, target: Target, number: bytes) -> Copy:
-        exchange, topic = publication.exchange, publication.topic
-        listeners = tuple(listener for listener, _pool in target.listeners)
-        head = encode(Kind.NOTIFY, exchange, topic, listeners=listeners, id=number)
-        elsewhere = partial(self._elsewhere, publication, target, number)
-        return Copy(target.node, (self._filter(exchange, topic), head, publication.body), elsewhere)
+    def lose(self, parcel: Copy) -> None:
+        """See ``Publisher``; another node may have it, unless this one may have it already."""
+        if parcel.repeated or not self._give_to_others(parcel):
+            super().lose(parcel)
 
-    def _elsewhere(self, publication: Publication, target: Target, number: bytes) -> bool:
+    def _give_to_others(self, copy: Copy) -> bool:
         """Give a copy that its node never had to others of the same pools; False: not all pools have some."""
-        away = self._away(publication.exchange, publication.topic) | {target.node}
-        pools = [pool for _listener, pool in target.listeners]
-        others = self._choose(publication, pools, away, anyway=False)
+        address = copy.publication.address
+        away = self._away(address) | {copy.node}
+        pools = [pool for _listener, pool in copy.chosen]
+        others = self._choose(address, pools, away, anyway=False)
         # or nodes that nobody can connect to would pass it to each other for ever
-        while unreached := frozenset(other.node for other in others if self.links.get(other.node) is None):
+        while unreached := frozenset(node for node, _chosen in others if self.get(node) is None):
             away |= unreached
-            others = self._choose(publication, pools, away, anyway=False)
-        for other in others:
-            self.place(self._copy(publication, other, number))
-        return sum(len(other.listeners) for other in others) == len(pools)
+            others = self._choose(address, pools, away, anyway=False)
+        for node, chosen in others:
+            self.place(self._copy(copy.publication, node, chosen))
+        return sum(len(chosen) for _node, chosen in others) == len(pools)
 
-    def _away(self, exchange: str, topic: str) -> frozenset[str]:
+    def _away(self, address: Address) -> frozenset[str]:
         """Nodes of the topic that hear nothing of it now."""
-        data = self._filter(exchange, topic)
+        exchange, topic = address.exchange, address.topic
+        data = self._new_filter(exchange, topic)
         return frozenset(node for node in self.nodes(exchange, topic) if not self._reaches(data, node))
 
     def _reaches(self, data: bytes, node: str) -> bool:
-        link = self.links.known(node)  # made for the first message: without one it would never be chosen
+        link = self.known(node)  # made for the first message: without one it would never be chosen
         return link is None or (data in link.filters and not link.down)

@@ -17,7 +17,7 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from broker.oslo.frames import HEAD_BYTES
 
@@ -125,16 +125,6 @@ class Parcel:
 P = TypeVar("P", bound=Parcel)
 
 
-class Resend(Protocol[P]):
-    """What of one pipeline may be lost with a connection."""
-
-    def note_sent(self, parcel: P) -> None:
-        """``parcel`` went over its link: libzmq has it."""
-
-    def take(self, link: object) -> list[P]:
-        """Forget what went over ``link``; returns what of it is to be sent again, oldest first."""
-
-
 class ResendBuffer(Generic[P]):
     """The latest messages that libzmq took of a pipeline that has no answers, over all of its connections.
 
@@ -154,7 +144,7 @@ class ResendBuffer(Generic[P]):
         return len(self._sent)
 
     def note_sent(self, parcel: P) -> None:
-        """See ``Resend``; what is beyond the bounds is forgotten."""
+        """Keep ``parcel``, which libzmq took; what is beyond the bounds is forgotten."""
         sent, now_s = self._sent, self._now()
         sent.append((now_s, parcel))
         self.bytes += parcel.size
@@ -164,7 +154,7 @@ class ResendBuffer(Generic[P]):
             self.bytes -= sent.popleft()[1].size
 
     def take(self, link: object) -> list[P]:
-        """See ``Resend``; what is too old to be sent again is forgotten."""
+        """Forget what went over ``link``; returns what of it is to be sent again, oldest first: not what is too old."""
         oldest_s = self._now() - SENT_S
         taken = [parcel for sent_s, parcel in self._sent if parcel.link is link and sent_s >= oldest_s]
         self._sent = deque(entry for entry in self._sent if entry[1].link is not link)

@@ -173,7 +173,7 @@ class ClientSession:
 
     def _start(self, client: Client, call: PendingCall) -> None:
         if call.size > client.routes.body_max:
-            call.finish(_too_large(call.address, call.size, client))
+            call.finish(TooLarge(call.address, call.size, client.routes.body_max))
         elif not client.post(client.calls.start, call):
             call.finish(Closed(f"{call.address}: the session is closed"))
 
@@ -218,42 +218,18 @@ class ClientSession:
             )
             return
         client = self._use(address)
-        links = client.casts.links
-        self._fits(client, address, body)
-
-        def full() -> bool:
-            return bool(links.full) and links.full.issuperset(client.routes.nodes(address) or ("",))
-
-        client.submit(client.casts.cast, Cast(address, body), address, retry, full)
+        client.submit(client.casts, Cast(address, body), retry)
 
     def fanout(self, address: Address, body: bytes, *, retry: int | None = None) -> None:
         """Send to every server of the topic; as ``cast``. Nodes that could not be reached are logged and counted."""
         client = self._use(address)
-        fanouts = client.fanouts
-        self._fits(client, address, body)
-
-        def full() -> bool:
-            return fanouts.busy(address.exchange, address.topic)
-
-        publication = Publication(address.exchange, address.topic, body)
-        client.submit(fanouts.publish, publication, address, retry, full, patient=False)
+        client.submit(client.fanouts, Publication(address, body), retry, patient=False)
 
     def notify(self, exchange: str, topic: str, body: bytes, *, retry: int | None = None) -> None:
         """Send to one listener of each pool at ``topic`` (its priority at the end); as ``fanout``."""
         address = Address(exchange, topic)
         client = self._use(address)
-        notifications = client.notifications
-        self._fits(client, address, body)
-
-        def full() -> bool:
-            return notifications.busy(exchange, topic)
-
-        publication = Publication(exchange, topic, body)
-        client.submit(notifications.publish, publication, address, retry, full, patient=False)
-
-    def _fits(self, client: Client, address: Address, body: bytes) -> None:
-        if len(body) > client.routes.body_max:
-            raise _too_large(address, len(body), client)
+        client.submit(client.notifications, Publication(address, body), retry, patient=False)
 
     # ------------------------------------------------------------ listeners
 
@@ -288,7 +264,7 @@ class ClientSession:
         self._check_folder()
         client = self._use(*(Address(each.exchange, each.topic, each.server) for each in records))
         settings = self._settings
-        owner = client.registrations
+        owner = client.listeners
         limits = (settings.inbox_msgs, settings.inbox_bytes)
         body_max = client.routes.body_max
         inbox = ClientInbox(client.post, owner, listener, records, pool, limits, rpc=rpc, body_max=body_max)
@@ -360,9 +336,3 @@ class ClientSession:
         if client.post(client.leave, self, left):
             left.wait(self._settings.linger_s)
         process.detach(mine, core, client)
-
-
-def _too_large(address: Address, size: int, client: Client) -> TooLarge:
-    return TooLarge(
-        f"{address}: saw a body of {size} bytes, expected {client.routes.body_max} at most (message_bytes_max)"
-    )

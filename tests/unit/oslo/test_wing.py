@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import broker.oslo
-from broker.oslo.client import delivery, resend
+from broker.oslo.client import listeners, resend
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from tests.bench.targets import TARGETS, Row
 from tests.live.oslo import OLDER
@@ -25,7 +25,7 @@ BOUNDS = {
     "broker/oslo/README.md": (
         f"a window of {resend.WINDOW:_} before it",
         f"{SENT_AGAIN} of a pipeline, {SENT_MIB}, {resend.SENT_S:.0f} s",
-        f"the latest {delivery.ANSWERS_MAX:_} answers of a server process, {delivery.ANSWERS_BYTES >> 20} MiB",
+        f"the latest {listeners.ANSWERS_MAX:_} answers of a server process, {listeners.ANSWERS_BYTES >> 20} MiB",
     ),
     "docs/guides/oslo.md": (f"{SENT_AGAIN} and {SENT_MIB}",),
     "deploy/oslo/README.md": (f"{SENT_AGAIN} and {SENT_MIB}",),

@@ -196,7 +196,7 @@ def test_a_client_that_was_stopped_passes_over_nobody_for_it(play, open_session)
     port = open_session()
     known(port, 1)
     asking = Asking(lambda: port.call(WHERE, b"", timeout_s=PATIENCE_S))
-    until(lambda: (link := port._client.calls.links.known("n1")) and link.waiting, "a call that waits")
+    until(lambda: (link := port._client.calls.known("n1")) and link.waiting, "a call that waits")
     second.announce(server("l2"))
     known(port, 2)
     stopped = threading.Event()
@@ -232,7 +232,7 @@ def test_out_of_reach_is_said_so_and_nothing_is_sent_later(play, open_session):
     with pytest.raises(CallTimeout, match=text):
         port.call(WHERE, b"", timeout_s=0.3)
     away.sock.bind(away.endpoint)
-    until(lambda: port._client.calls.links.known("n1").waiting == 0, "an empty outbox")
+    until(lambda: port._client.calls.known("n1").waiting == 0, "an empty outbox")
     assert away.silent()
 
 

@@ -2,25 +2,21 @@
 
 import pytest
 
-from broker.oslo.client.delivery import Delivery
 from broker.oslo.client.inbox import (
     CALLS,
     CREDIT,
     CREDIT_BYTES,
     CREDIT_PARTS,
     SMALL,
-    ClientInbox,
     InboxCredit,
 )
 from broker.oslo.contract import Address
-from broker.oslo.frames import Flag, Kind, decode, encode, new_id
+from broker.oslo.frames import Flag, Kind
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.proxy import process
-from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.counters import Counters
-from broker.oslo.records import Record
 from tests.live.oslo_raw import PATIENCE_S, Node, until
 from tests.tables import for_each
+from tests.unit.oslo.client.desk import Desk
 from tests.unit.oslo.client.nodes import whole_node
 
 SERVER = Address("x", "t", "s")
@@ -138,58 +134,16 @@ def test_after_a_restart_there_is_credit_for_the_room_that_is_left(folder, open_
     until(lambda: credit() == (ROOM, 0), "the credit for the others")
 
 
-class Owner:
-    """What an inbox asks of: remembers who owed credit."""
-
-    def __init__(self):
-        self.asked = 0
-
-    def credit(self, _inbox):
-        self.asked += 1
-
-
-class Desk:
-    """A delivery, and what it says to the proxy."""
-
-    def __init__(self, room=ROOM):
-        self.reactor, self.said = Reactor(), []
-        self.reactor.open()
-        self.owner = Owner()
-        self.delivery = Delivery(self.reactor, Counters(self.reactor), self.say)
-        records = [Record("e", "t", "s", LISTENER)]
-        self.inbox = ClientInbox(
-            lambda *_: True, self.owner, LISTENER, records, None, (room, 1 << 20), rpc=True, body_max=9
-        )
-        self.delivery.enter(self.inbox)
-
-    def say(self, pipeline, frames):
-        self.said.append((pipeline, decode(frames[0]), *frames[1:]))
-        return True
-
-    def come(self, kind=Kind.CALL, flags=0, number=None):
-        number = new_id() if number is None else number
-        head = encode(kind, "e", "t", listeners=(LISTENER,), id=number, flags=flags)
-        self.delivery.message(Pipeline.CALL, decode(head), [head, b"route", b""])
-        return number
-
-    def refusals(self):
-        return [
-            (said[1].id, said[1].reason)
-            for said in self.said
-            if said[0] is Pipeline.CALL and said[1].kind == Kind.REFUSED
-        ]
-
-
 @pytest.fixture
-def desk():
-    desk = Desk()
+def desk(monkeypatch):
+    desk = Desk(monkeypatch, ROOM)
     yield desk
-    desk.reactor.close()
+    desk.close()
 
 
 def test_a_call_for_a_listener_that_is_no_more_there_is_refused_at_once(desk):
     """Its client need not wait until its time is over."""
-    desk.delivery.leave(desk.inbox)
+    desk.listeners.forget(desk.inbox)
     number = desk.come()
     assert desk.refusals() == [(number, Reason.NO_ROUTE)]
     desk.come(Kind.CAST)
@@ -202,7 +156,7 @@ def test_a_call_that_came_again_and_was_had_gives_its_credit_back(desk):
     assert desk.refusals() == []
     assert len(desk.inbox._items) == 1
     credit = desk.inbox.call_credit
-    assert (credit.held, credit.owed, desk.owner.asked) == (2, 1, 1)
+    assert (credit.held, credit.owed, desk.credit()) == (1, 0, 1)
 
 
 def test_a_call_that_came_again_and_finds_no_room_is_refused_and_gives_its_credit_back(desk):
@@ -211,7 +165,7 @@ def test_a_call_that_came_again_and_finds_no_room_is_refused_and_gives_its_credi
     number = desk.come(flags=Flag.REPEATED)
     assert desk.refusals() == [(number, Reason.BUSY)]
     assert len(desk.inbox._items) == ROOM
-    assert desk.inbox.call_credit.owed == 1
+    assert desk.credit() == 1
     desk.inbox.get(0)
     desk.come(number=number, flags=Flag.REPEATED)
     assert len(desk.inbox._items) == ROOM

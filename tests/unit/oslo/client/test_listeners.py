@@ -1,4 +1,4 @@
-"""ListenerRegistrations and inboxes: proxies that restart, servers that do, limits, order, what is lost and counted."""
+"""Listeners and inboxes: proxies that restart, servers that do, limits, order, what is lost and counted."""
 
 import threading
 import time

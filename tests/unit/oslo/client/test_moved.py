@@ -86,4 +86,4 @@ def test_casts_are_sent_again_where_their_node_is_now(play, open_session, new_so
     assert repeated == [b"0", b"1", b"2"]
     assert "lost" not in port.status()["counts"]
     assert not port.status()["links"]["cast"]["n1"]["down"]
-    assert not port._client.casts.links.bad
+    assert not port._client.casts.bad

@@ -187,7 +187,7 @@ def test_a_notification_names_one_of_each_pool_and_goes_once_to_each_node(hear, 
     port = open_session()
     port._use()
     until(lambda: len(port._client.routes.replica.pools("x", "n.info").get(None, ())) == 2, "three listeners")
-    port._client.post(lambda: [port._client.notifications.links.get(name) for name in ("n1", "n2")])
+    port._client.post(lambda: [port._client.notifications.get(name) for name in ("n1", "n2")])
     subscribed(port, "notify", first, second)
     for number in range(4):
         port.notify("x", "n.info", b"%d" % number)
@@ -238,7 +238,7 @@ def test_a_proxy_that_lets_senders_wait_is_not_taken_for_one_that_is_down(hear, 
     port = open_session(outbox_msgs=4)
     port._use()
     until(lambda: port._client.routes.replica.pools("x", "n.info").get(None, ()), "the listener")
-    port._client.post(lambda: port._client.notifications.links.get("n1"))
+    port._client.post(lambda: port._client.notifications.get("n1"))
     subscribed(port, "notify", node)
     sending = threading.Thread(
         target=lambda: [port.notify("x", "n.info", bytes(1 << 15)) for _ in range(1000)]

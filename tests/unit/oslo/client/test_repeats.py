@@ -3,8 +3,8 @@
 import random
 
 from broker.identity import Credentials
-from broker.oslo.client.delivery import ANSWERS_BYTES, ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, ReplyCache
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
+from broker.oslo.client.listeners import ANSWERS_BYTES, ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, ReplyCache
 from broker.oslo.client.resend import (
     SENDERS_MAX,
     SENT_BYTES,

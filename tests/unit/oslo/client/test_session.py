@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from broker.oslo.client.registrations import FIRST_S, GivenBack
+from broker.oslo.client import listeners
 from broker.oslo.client.session import ClientSession
 from broker.oslo.contract import Address, CallTimeout, Closed, Undelivered, Unroutable
 from broker.oslo.names import Pipeline
@@ -180,18 +180,19 @@ def test_a_notification_that_is_given_back_comes_again(node, open_session):
     assert inbox.get(0.1) is None
 
 
-def test_what_is_given_back_again_and_again_waits_longer_each_time():
-    given, now, pauses = GivenBack(), 100.0, []
-    for _ in range(10):
-        pauses.append(given.pause_s(b"a", now))
-        assert given.pause_s(b"%f" % now, now) == FIRST_S  # another one
-        now += pauses[-1] + 0.001
-    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0]
-    assert given.pause_s(b"a", now + 10) == FIRST_S
+def test_what_is_given_back_again_and_again_comes_after_a_pause_each_time(node, open_session):
+    port, rounds = open_session(), 3
+    inbox = port.listen_notifications([("x", "n.info")], None)
+    port.notify("x", "n.info", b"one")
+    item, begin = inbox.get(PATIENCE_S), time.monotonic()
+    for _ in range(rounds):
+        item.requeue()
+        item = inbox.get(PATIENCE_S)
+    assert time.monotonic() - begin >= rounds * listeners.REQUEUE_S
 
 
 def test_what_waits_to_be_given_back_leaves_at_once_when_its_listener_ends(node, open_session, monkeypatch):
-    monkeypatch.setattr(GivenBack, "pause_s", lambda *_: 1000.0)
+    monkeypatch.setattr(listeners, "REQUEUE_S", 1000.0)
     port, other = open_session(), open_session()
     inbox = port.listen_notifications([("x", "n.info")], None)
     port.notify("x", "n.info", b"one")

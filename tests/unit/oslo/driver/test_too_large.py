@@ -46,7 +46,7 @@ def test_an_exception_that_is_too_large_raises_another_one() -> None:
 
 
 def test_a_request_that_is_too_large_is_refused(transport: Any, network: Network) -> None:
-    network.fail = TooLarge("x/t: saw a body of 3000 bytes, expected 2000 at most")
+    network.fail = TooLarge(Address("x", "t"), 3000, 2000)
     client = oslo_messaging.get_rpc_client(transport, oslo_messaging.Target(topic="t"))
     for send in (client.call, client.cast):
         with pytest.raises(oslo_messaging.ClientSendError, match="saw a body of 3000 bytes") as refused:
