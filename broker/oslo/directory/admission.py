@@ -87,12 +87,10 @@ class Admission:
 
     Attributes:
         denied: connections that were refused.
-        shut: True once nobody is to get in any more.
     """
 
     def __init__(self, config: NodeConfig, own_key: str) -> None:
         self.denied = 0
-        self.shut = False
         self._curve = bool(own_key)
         self._node = config.node
         self._numbers = itertools.count(1)

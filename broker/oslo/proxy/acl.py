@@ -36,13 +36,11 @@ class AccessControl:
 
     Attributes:
         denied: connections from the network that were refused.
-        shut: True once nobody is to get in any more.
         settings: what STATUS tells of when they were read (``reload``); {} nothing.
     """
 
     def __init__(self, config: NodeConfig, uid: int | None = None, shared_uid: int | None = None) -> None:
         self.denied = 0
-        self.shut = False
         self.settings: dict[str, Any] = {}
         self._uid = os.geteuid() if uid is None else uid
         self._shared_uid = shared_uid

@@ -108,12 +108,10 @@ class SubscriberAccess:
 
     Attributes:
         denied: connections refused.
-        shut: True once nobody is to get in any more.
     """
 
     def __init__(self, acl: AccessControl) -> None:
         self.denied = 0
-        self.shut = False
         self._acl = acl
         self._numbers = itertools.count(1)
 

@@ -25,7 +25,7 @@ import zmq
 
 from broker.awake import StallMeter
 from broker.oslo.reactor import Reactor, Timer
-from broker.oslo.reactor.monitor import SocketEvents
+from broker.oslo.reactor.socket import SocketEvents
 from broker.sockets import peer_credentials
 
 STILL_S: Final = 1.0

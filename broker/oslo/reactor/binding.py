@@ -1,6 +1,6 @@
 """Sockets that others connect to: files with the right modes, ports, and who may enter.
 
-New CURVE keys for a listener take several sockets at one port, after each other (``ReusedPort``): libzmq copies the
+New CURVE keys for a listener take several sockets at one port, after each other (``TcpPort``): libzmq copies the
 keys of a socket when it binds, and ends every connection of what is unbound. So new keys need a second socket that
 listens at the same address, and the first lives on, with nobody new coming to it. SO_REUSEPORT lets it listen there,
 and a program at the group of the two sends each new connection to the newest (Linux 4.5; needs no privilege). The
@@ -13,7 +13,7 @@ is never taken for one of an earlier connection with the same identity, and the 
 CURVE).
 
 Who was not let in is told once a minute, with what an operator has to change, and counted as ``denied``
-(``LoggedPolicy``). A peer that ZAP judges has a key. One that takes us for somebody with another key, or that speaks
+(``Gate``). A peer that ZAP judges has a key. One that takes us for somebody with another key, or that speaks
 plaintext to a port with CURVE, fails before that: libzmq tells it to a monitor of the socket, without saying who it
 was. Both sides see that their mechanisms differ; a peer that hangs up first is not seen here, and has to say so itself.
 """
@@ -30,7 +30,7 @@ import socket
 from array import array
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import zmq
 
@@ -40,7 +40,7 @@ from broker.errors import ConfigError
 from broker.listening import listen, listening_at
 from broker.obstacles import obstacle
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.monitor import SocketEvents
+from broker.oslo.reactor.socket import Socket, SocketEvents
 from broker.oslo.reactor.tuning import serve_curve
 from broker.rates import Throttle
 from broker.transport.curve import Certificate, CurveServer
@@ -126,9 +126,8 @@ class TcpPort:
     """The TCP port of one socket, bound when it is made; its CURVE certificate can change while connections stay.
 
     libzmq copies the keys of a socket to what listens for it, and ends every connection of what is unbound. So a new
-    certificate has the same socket listen at the same port once more (``ReusedPort``): new connections
-    come there, those that exist go on until their peers have gone. Each certificate costs a descriptor until the socket
-    is closed.
+    certificate has the same socket listen at the same port once more, and the newest gets every new connection; those
+    that exist go on until their peers have gone. Each certificate costs a descriptor until the socket is closed.
 
     Args:
         sock: set up with its first certificate.
@@ -143,11 +142,12 @@ class TcpPort:
 
     def __init__(self, sock: zmq.Socket[bytes], where: Endpoint) -> None:
         self._sock = sock
-        self._port = ReusedPort()
         made, self.endpoint = listen(where, BACKLOG)
         sock.set(zmq.IPV6, int(":" in self.endpoint.host))
+        self._listening = [made.detach()]
+        """Descriptors that libzmq has, oldest first; none is closed before the others."""
         try:
-            self._take(made.detach())
+            _hand_over(self._listening[0], sock, self.endpoint)
         except zmq.ZMQError as error:
             raise obstacle(f"cannot listen at {where.text}: {error.strerror}", error) from error
 
@@ -155,260 +155,25 @@ class TcpPort:
         """Show ``certificate`` to whoever connects from now on; its socket of the reactor has to be touched afterwards.
 
         Raises:
-            ConfigError: the port cannot be listened at a second time; everything is as before.
+            ConfigError: the port cannot be listened at a second time, or the kernel sends nothing there.
         """
-        made = self._port.open()
+        serve_curve(self._sock, CurveServer(certificate))
         try:
-            _deepen(made)
-            serve_curve(self._sock, CurveServer(certificate))
-            self._take(made)
+            with _same(self._listening[-1]) as former:
+                former.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                newest = _beside(former)
+            _hand_over(newest, self._sock, self.endpoint)
+            instruction = array("B", _INSTRUCTION.pack(_RETURN_K, 0, 0, len(self._listening)))
+            program = _PROGRAM.pack(1, instruction.buffer_info()[0])
+            with _same(newest) as made:
+                made.setsockopt(socket.SOL_SOCKET, _ATTACH_REUSEPORT_CBPF, program)
         except (OSError, zmq.ZMQError) as error:
             raise ConfigError(
                 f"{self.endpoint.text}: cannot listen there a second time: {error.strerror}", error.errno
             ) from error
-
-    def _take(self, made: int) -> None:
-        _hand_over(made, self._sock, self.endpoint)
-        self._port.take(made)
+        self._listening.append(newest)
 
 
-def _deepen(descriptor: int) -> None:
-    """Let as many connections wait there as at a first one."""
-    with socket.socket(fileno=os.dup(descriptor)) as listening:
-        listening.listen(BACKLOG)
-
-
-_connections = itertools.count(1)
-_domains = itertools.count(1)
-_ADDRESS: Final = "inproc://zeromq.zap.01"
-_GRANT: Final = (b"200", b"OK")
-_DENY: Final = (b"400", b"No access")
-_EVENTS: Final = int(zmq.EVENTS)
-_POLLIN: Final = int(zmq.POLLIN)
-_NOBLOCK: Final = int(zmq.NOBLOCK)
-"""Plain numbers: pyzmq's are enums, whose ``&`` costs as much as a small send."""
-
-
-class ZapPolicy(Protocol):
-    """Decides for one domain.
-
-    Attributes:
-        shut: True once nobody is to get in any more: handshakes are left without an answer.
-    """
-
-    shut: bool
-
-    def judge(self, address: str, key: str) -> str | None:
-        """The user id (see ``tag``) of a connection that may enter, None for one that may not; ``key``: "" without
-        CURVE.
-        """
-
-
-class Loop(Protocol):
-    """What the handler needs of the loop it lives on: asyncio's will do."""
-
-    def add_reader(self, fd: int, call: Callable[[], None], /) -> Any:
-        """Call whenever ``fd`` is readable."""
-
-    def remove_reader(self, fd: int, /) -> Any:
-        """Forget ``fd``."""
-
-    def call_soon(self, call: Callable[[], None], /) -> Any:
-        """Call in the next turn."""
-
-
-def tag(key: str) -> str:
-    """The user id of one more connection."""
-    return f"{next(_connections)} {key}"
-
-
-def _key(request: list[bytes]) -> str:
-    """The key that CURVE proved, Z85; "" with another mechanism."""
-    return z85.encode(request[6]) if request[5] == b"CURVE" else ""
-
-
-class Zap:
-    """The one handler of a context, at the address libzmq looks for."""
-
-    def __init__(self, sock: zmq.Socket[bytes], loop: Loop) -> None:
-        self._sock = sock
-        self._loop = loop
-        self._gates: dict[bytes, ZapPolicy] = {}
-        sock.set(zmq.LINGER, 0)
-        sock.bind(_ADDRESS)
-        self._fd = int(sock.get(zmq.FD))
-        loop.add_reader(self._fd, self._answer)
-        loop.call_soon(self._answer)
-
-    def add(self, gate: ZapPolicy) -> bytes:
-        """A new domain whose connections ``gate`` judges."""
-        domain = b"headgate-%d" % next(_domains)
-        self._gates[domain] = gate
-        return domain
-
-    def remove(self, domain: bytes) -> None:
-        """Nobody gets into ``domain`` any more."""
-        self._gates.pop(domain, None)
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._loop.remove_reader(self._fd)
-        if not self._sock.closed:
-            with contextlib.suppress(zmq.ZMQError):  # the context has ended
-                self._sock.unbind(_ADDRESS)  # at once; closing would leave the address taken for a while
-            self._sock.close(0)
-
-    def _answer(self) -> None:
-        sock = self._sock
-        while not sock.closed and int(sock.get(_EVENTS)) & _POLLIN:
-            asker, empty, *request = sock.recv_multipart(_NOBLOCK)
-            answer = self.reply(request)
-            if answer:
-                sock.send_multipart([asker, empty, *answer], _NOBLOCK)
-
-    def reply(self, request: list[bytes]) -> list[bytes]:
-        """The answer to one request: version, id, status code, status text, user id, metadata. Empty: none."""
-        version, number, domain, address = request[:4]
-        gate = self._gates.get(domain)
-        if gate is None or gate.shut:
-            return []
-        user_id = gate.judge(address.decode(), _key(request))
-        code, text = _DENY if user_id is None else _GRANT
-        return [version, number, code, text, (user_id or "").encode(), b""]
-
-
-QUIET_S: Final = 60.0
-"""Between two lines about the same key, or the same failure."""
-_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-_OTHER_KEY: Final = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
-_OTHER_MECHANISM: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
-
-
-class Denying(Protocol):
-    """A ``ZapPolicy`` that counts whom it refuses."""
-
-    denied: int
-    shut: bool
-
-    def judge(self, address: str, key: str) -> str | None:
-        """See ``ZapPolicy``."""
-
-
-class LoggedPolicy:
-    """A judge whose refusals are told; also watches ``sock`` for those who fail before they are judged.
-
-    Args:
-        reactor: whose thread; open.
-        sock: set up, not yet bound.
-        judge: who decides.
-    """
-
-    def __init__(self, reactor: Reactor, sock: zmq.Socket[bytes], judge: Denying) -> None:
-        self._reactor = reactor
-        self._judge = judge
-        self._sock = sock
-        self._curve = bool(sock.get(zmq.CURVE_SERVER))
-        self._lines = Throttle(QUIET_S)
-        self._events = SocketEvents(reactor, sock, _FAILED, self._event)
-
-    @property
-    def shut(self) -> bool:
-        """See ``ZapPolicy``."""
-        return self._judge.shut
-
-    @shut.setter
-    def shut(self, value: bool) -> None:
-        self._judge.shut = value
-
-    def judge(self, address: str, key: str) -> str | None:
-        """See ``ZapPolicy``."""
-        user_id = self._judge.judge(address, key)
-        if user_id is None:
-            whose = f"the CURVE key {key}" if key else "a peer without CURVE"
-            what = (
-                "a [[oslo.keys]] entry with a role, or a certificate that has one"
-                if key
-                else "oslo.curve_cert and a key there"
-            )
-            self._say(
-                "judged",
-                key,
-                f"{whose} (from {address[:64]}): it is not listed here, or has no role",
-                what,
-            )
-        return user_id
-
-    def close(self) -> None:
-        """Watch no more. Harmless twice."""
-        self._events.close()
-
-    def _event(self, _event: int, error: int) -> None:
-        if error == _OTHER_KEY and self._curve:
-            self._judge.denied += 1
-            whose = "a peer that expects another CURVE key here than ours"
-            what = "our public key as its directory_key or zmq_curve_directory_key, or the same curve_cert"
-            self._say("key", "", whose, what)
-        elif error == _OTHER_MECHANISM:
-            self._judge.denied += 1
-            whose = "a peer in plaintext" if self._curve else "a peer with CURVE, while this port has none"
-            what = "curve_cert, or zmq_curve_directory_key, there" if self._curve else "oslo.curve_cert here"
-            self._say("mechanism", "", whose, what)
-
-    def _say(self, kind: str, key: str, whose: str, what: str) -> None:
-        if not self._lines.admits((kind, key), self._reactor.now()):
-            return
-        at = "" if self._sock.closed else self._sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        text = "%s: turned away %s; to be let in it needs %s (denied: %d so far)"
-        self._reactor.say(logging.WARNING, text, (at, whose, what, self._judge.denied))
-
-
-class _House:
-    """The one ZAP handler of a reactor's context, as long as something is guarded."""
-
-    def __init__(self, reactor: Reactor, sock: zmq.Socket[bytes]) -> None:
-        self.zap = Zap(sock, reactor)
-        self.guarded = 0
-
-    def close(self) -> None:
-        """Stop answering."""
-        self.zap.close()
-
-
-_houses: dict[Reactor, _House] = {}
-
-
-def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Denying) -> Callable[[], None]:
-    """Let ``judge`` decide who connects to ``sock``, which is set up and not yet bound; call the result when it is
-    closed. Who is not let in is told to the log.
-
-    Messages then have the judge's answer as their property ``User-Id``, in plaintext, too.
-    """
-    if reactor.context is None:
-        raise RuntimeError("a socket is guarded before its reactor was opened")
-    house = _houses.get(reactor)
-    if house is None:
-        house = _houses[reactor] = _House(reactor, reactor.context.socket(zmq.ROUTER))
-    watched = LoggedPolicy(reactor, sock, judge)
-    domain = house.zap.add(watched)
-    house.guarded += 1
-    sock.set(zmq.ZAP_DOMAIN, domain)
-    kept = [domain]
-
-    def release() -> None:
-        if not kept:
-            return
-        house.zap.remove(kept.pop())
-        watched.close()
-        house.guarded -= 1
-        if not house.guarded and _houses.get(reactor) is house:
-            del _houses[reactor]
-            house.close()
-
-    return release
-
-
-_FORMER_BACKLOG: Final = 100
-"""As libzmq has it; ``TcpPort`` deepens it."""
 _ATTACH_REUSEPORT_CBPF: Final = 51
 """SO_ATTACH_REUSEPORT_CBPF of asm-generic/socket.h; Python does not name it."""
 _INSTRUCTION: Final = Struct("=HBBI")
@@ -416,46 +181,6 @@ _INSTRUCTION: Final = Struct("=HBBI")
 _RETURN_K: Final = 0x06
 _PROGRAM: Final = Struct("@HP")
 """``struct sock_fprog``: how many instructions, and where."""
-
-
-class ReusedPort:
-    """The sockets that listen at one port, none of which is closed before the others; the newest gets what comes."""
-
-    def __init__(self) -> None:
-        self._group: list[int] = []
-
-    def open(self) -> int:
-        """One more socket that listens there, for libzmq to use.
-
-        Raises:
-            ConfigError: the port cannot be used a second time.
-        """
-        try:
-            with _same(self._group[-1]) as former:
-                former.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                return _beside(former)
-        except OSError as error:
-            raise ConfigError(f"cannot listen a second time: {error.strerror}", error.errno) from error
-
-    def take(self, fd: int) -> None:
-        """``fd``, which libzmq listens at now, gets every new connection.
-
-        Raises:
-            ConfigError: the kernel has no such thing: the former one still gets some, or all.
-        """
-        self._group.append(fd)
-        if len(self._group) == 1:
-            return
-        instruction = array("B", _INSTRUCTION.pack(_RETURN_K, 0, 0, len(self._group) - 1))
-        program = _PROGRAM.pack(1, instruction.buffer_info()[0])
-        try:
-            with _same(fd) as newest:
-                newest.setsockopt(socket.SOL_SOCKET, _ATTACH_REUSEPORT_CBPF, program)
-        except OSError as error:
-            self._group.pop()
-            raise ConfigError(
-                f"cannot send connections to a second socket: {error.strerror}", error.errno
-            ) from error
 
 
 def _same(fd: int) -> socket.socket:
@@ -476,5 +201,145 @@ def _beside(former: socket.socket) -> int:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         made.bind(former.getsockname())
-        made.listen(_FORMER_BACKLOG)
+        made.listen(BACKLOG)
         return made.detach()
+
+
+# ---------------------------------------------------------------- who may connect
+
+_domains = itertools.count(1)
+_ADDRESS: Final = "inproc://zeromq.zap.01"
+_GRANT: Final = (b"200", b"OK")
+_DENY: Final = (b"400", b"No access")
+QUIET_S: Final = 60.0
+"""Between two lines about the same key, or the same failure."""
+_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_OTHER_KEY: Final = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+_OTHER_MECHANISM: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+
+
+class ZapPolicy(Protocol):
+    """Decides who may connect to one socket, and counts whom it refuses."""
+
+    denied: int
+
+    def judge(self, address: str, key: str) -> str | None:
+        """The user id (see the module) of a connection that may enter, None for one that may not; ``key``: "" without
+        CURVE.
+        """
+
+
+class ZapHandler(Socket):
+    """The one handler of a context, at the address libzmq looks for, while there are gates.
+
+    Attributes:
+        gates: by their domains.
+    """
+
+    __slots__ = ("gates",)
+
+    def __init__(self, reactor: Reactor) -> None:
+        assert reactor.context is not None
+        self.gates: dict[bytes, Gate] = {}
+        sock: zmq.Socket[bytes] = reactor.context.socket(zmq.ROUTER)
+        sock.set(zmq.LINGER, 0)
+        sock.bind(_ADDRESS)
+        super().__init__(reactor, sock, self._on_request)
+
+    def _on_request(self, frames: list[bytes], _origin: str) -> None:
+        """``[asker][][version][id][domain][address][identity][mechanism][key]``: who asks is libzmq."""
+        asker, empty, version, number, domain, address, _identity, mechanism, *credentials = frames
+        gate = self.gates.get(domain)
+        if gate is None:
+            return
+        user_id = gate.judge(address.decode(), z85.encode(credentials[0]) if mechanism == b"CURVE" else "")
+        verdict = _DENY if user_id is None else _GRANT
+        self.send((asker, empty, version, number, *verdict, (user_id or "").encode(), b""))
+
+    def close(self, linger_ms: int = 0) -> None:
+        """See ``Socket.close``."""
+        if not self.closed and not self.sock.closed:
+            with contextlib.suppress(zmq.ZMQError):  # the context has ended
+                self.sock.unbind(_ADDRESS)  # at once; closing would leave the address taken for a while
+        super().close(linger_ms)
+
+
+_handlers: dict[Reactor, ZapHandler] = {}
+
+
+class Gate:
+    """Who connects to one socket: judged at each handshake, told when refused.
+
+    Messages then have the judge's answer as their property ``User-Id``, in plaintext, too. It also watches the socket
+    for those who fail before they are judged.
+
+    Args:
+        reactor: whose thread; open.
+        sock: set up, not yet bound.
+        policy: who decides.
+    """
+
+    def __init__(self, reactor: Reactor, sock: zmq.Socket[bytes], policy: ZapPolicy) -> None:
+        if reactor.context is None:
+            raise RuntimeError("a socket is guarded before its reactor was opened")
+        self._reactor = reactor
+        self._policy = policy
+        self._sock = sock
+        self._curve = bool(sock.get(zmq.CURVE_SERVER))
+        self._lines = Throttle(QUIET_S)
+        self._events = SocketEvents(reactor, sock, _FAILED, self._on_failure)
+        self._domain = b"headgate-%d" % next(_domains)
+        handler = _handlers.get(reactor)
+        if handler is None:
+            handler = _handlers[reactor] = ZapHandler(reactor)
+        handler.gates[self._domain] = self
+        sock.set(zmq.ZAP_DOMAIN, self._domain)
+
+    def judge(self, address: str, key: str) -> str | None:
+        """See ``ZapPolicy``."""
+        user_id = self._policy.judge(address, key)
+        if user_id is None:
+            whose = f"the CURVE key {key}" if key else "a peer without CURVE"
+            what = (
+                "a [[oslo.keys]] entry with a role, or a certificate that has one"
+                if key
+                else "oslo.curve_cert and a key there"
+            )
+            text = f"{whose} (from {address[:64]}): it is not listed here, or has no role"
+            self._say("judged", key, text, what)
+        return user_id
+
+    def close(self) -> None:
+        """The socket is closed. Harmless twice."""
+        self._events.close()
+        handler = _handlers.get(self._reactor)
+        if handler is None:
+            return
+        handler.gates.pop(self._domain, None)
+        if not handler.gates:
+            del _handlers[self._reactor]
+            handler.close()
+
+    def _on_failure(self, _event: int, error: int) -> None:
+        if error == _OTHER_KEY and self._curve:
+            self._policy.denied += 1
+            whose = "a peer that expects another CURVE key here than ours"
+            what = "our public key as its directory_key or zmq_curve_directory_key, or the same curve_cert"
+            self._say("key", "", whose, what)
+        elif error == _OTHER_MECHANISM:
+            self._policy.denied += 1
+            whose = "a peer in plaintext" if self._curve else "a peer with CURVE, while this port has none"
+            what = "curve_cert, or zmq_curve_directory_key, there" if self._curve else "oslo.curve_cert here"
+            self._say("mechanism", "", whose, what)
+
+    def _say(self, kind: str, key: str, whose: str, what: str) -> None:
+        if not self._lines.admits((kind, key), self._reactor.now()):
+            return
+        at = "" if self._sock.closed else self._sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        text = "%s: turned away %s; to be let in it needs %s (denied: %d so far)"
+        self._reactor.say(logging.WARNING, text, (at, whose, what, self._policy.denied))
+
+
+def guard(reactor: Reactor, sock: zmq.Socket[bytes], policy: ZapPolicy) -> Callable[[], None]:
+    """Let ``policy`` decide who connects to ``sock``, see ``Gate``; call the result when it is closed."""
+    return Gate(reactor, sock, policy).close

@@ -20,9 +20,8 @@ import zmq
 from broker.backoff import Backoff
 from broker.endpoints import Endpoint, numeric, parse
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.monitor import SocketEvents
 from broker.oslo.reactor.naming import Addresses, names_of
-from broker.oslo.reactor.socket import OUTBOX_BYTES, OUTBOX_MSGS, Receive, Socket
+from broker.oslo.reactor.socket import OUTBOX_BYTES, OUTBOX_MSGS, Receive, Socket, SocketEvents
 from broker.oslo.reactor.tuning import RECEIVE_MSGS, Tuning, tune_local, tune_tcp
 
 USABLE_LOOK_S: Final = 0.5

@@ -1,43 +1,40 @@
-"""A port whose newest socket gets what comes."""
-
-import contextlib
-import select
-import socket
+"""A port that is listened at again with another certificate: its newest keys get what comes."""
 
 import pytest
+import zmq
 
-from broker.errors import ConfigError
-from broker.oslo.reactor.binding import ReusedPort
-from broker.testing.harness import PATIENCE_S
-
-
-def reached(address, *listening) -> list[socket.socket]:
-    """Which of them get new connections."""
-    found = []
-    for _ in range(8):
-        with socket.create_connection(address, PATIENCE_S):
-            there, _, _ = select.select(listening, [], [], PATIENCE_S)
-            found += there
-            for each in there:
-                each.accept()[0].close()
-    return found
+from broker.oslo.reactor.binding import TcpPort, resolved
+from broker.oslo.reactor.tuning import Tuning, tune_tcp
+from broker.transport import curve
+from tests.unit.oslo.reactor.turns import by_hand
 
 
-def test_each_further_socket_gets_all_that_comes():
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        port = ReusedPort()
-        port.take(first.fileno())
-        there = [first]
-        for _ in range(2):
-            there.append(stack.enter_context(socket.socket(fileno=port.open())))
-            port.take(there[-1].fileno())
-            assert reached(first.getsockname(), *there) == [there[-1]] * 8
+@pytest.fixture
+def hand():
+    with by_hand() as it:
+        yield it
 
 
-def test_what_is_closed_cannot_be_listened_at_again():
-    port = ReusedPort()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port.take(closed.fileno())
-    with pytest.raises(ConfigError, match="second time"):
-        port.open()
+def test_each_further_certificate_gets_all_that_comes_and_connections_stay(hand):
+    certificates = [curve.generate() for _ in range(3)]
+    sock = hand.sock(zmq.ROUTER, RCVTIMEO=10_000)
+    tune_tcp(sock, Tuning(curve=curve.CurveServer(certificates[0])))
+    port = TcpPort(sock, resolved("127.0.0.1", 0))
+    peers = []
+
+    def arrives(certificate):
+        peer = hand.peer(zmq.DEALER)
+        tune_tcp(peer, Tuning(curve=curve.CurveClient(curve.generate(), certificate.public_key)))
+        peer.connect(port.endpoint.text)
+        peers.append(peer)
+        peer.send(b"new")
+        assert sock.recv_multipart()[1] == b"new"
+
+    arrives(certificates[0])
+    for certificate in certificates[1:]:
+        port.renew(certificate)
+        for _ in range(4):
+            arrives(certificate)
+    for number, peer in enumerate(peers):
+        peer.send(b"%d" % number)
+        assert sock.recv_multipart()[1] == b"%d" % number

@@ -1,11 +1,11 @@
 """The ZAP handler: its answers to libzmq."""
 
-import asyncio
-
+import pytest
 import zmq
 
-from broker.oslo.reactor.binding import Zap, tag
+from broker.oslo.reactor.binding import guard
 from broker.transport import curve
+from tests.unit.oslo.reactor.turns import by_hand
 
 KNOWN = curve.generate().public_key
 
@@ -13,45 +13,44 @@ KNOWN = curve.generate().public_key
 class Door:
     """Lets one key in."""
 
-    shut = False
+    denied = 0
 
     def judge(self, _address: str, key: str) -> str | None:
-        return tag(key) if key == KNOWN else None
+        return f"1 {key}" if key == KNOWN else None
 
 
-def test_no_two_connections_are_tagged_alike():
-    assert tag(KNOWN) != tag(KNOWN)
+@pytest.fixture
+def hand():
+    with by_hand() as it:
+        yield it
 
 
-def test_replies():
-    async def check():
-        with zmq.Context() as context:
-            handler = Zap(context.socket(zmq.ROUTER), asyncio.get_running_loop())
-            door = Door()
-            domain = handler.add(door)
-            key = curve.raw_key(KNOWN)
-            asked = [b"1.0", b"7", domain, b"127.0.0.1", b"", b"CURVE", key]
-            version, number, code, _text, tagged, metadata = handler.reply(asked)
-            assert (version, number, code, metadata) == (b"1.0", b"7", b"200", b"")
-            assert tagged.decode().endswith(f" {KNOWN}")
-            assert handler.reply([*asked[:6], bytes(32)])[2] == b"400"
-            assert handler.reply([*asked[:2], b"elsewhere", *asked[3:]]) == []
-            door.shut = True
-            assert handler.reply(asked) == []
-            door.shut = False
-            handler.remove(domain)
-            assert handler.reply(asked) == []
-            handler.close()
+def test_who_is_asked_about_a_connection_answers_for_its_socket_alone(hand):
+    guarded = hand.sock(zmq.ROUTER)
+    release = guard(hand.reactor, guarded, Door())
+    asker = hand.sock(zmq.REQ, REQ_RELAXED=1)
+    asker.connect("inproc://zeromq.zap.01")
 
-    asyncio.run(check())
+    def asked(domain, key):
+        asker.send_multipart([b"1.0", b"7", domain, b"127.0.0.1", b"", b"CURVE", key])
+        for _ in range(5):
+            hand.turn()
+        return asker.recv_multipart() if asker.poll(0) else None
+
+    domain = guarded.get(zmq.ZAP_DOMAIN)
+    version, number, code, _text, user_id, metadata = asked(domain, curve.raw_key(KNOWN))
+    assert (version, number, code, metadata) == (b"1.0", b"7", b"200", b"")
+    assert user_id == b"1 " + KNOWN.encode()
+    assert asked(domain, bytes(32))[2] == b"400"
+    assert asked(b"elsewhere", curve.raw_key(KNOWN)) is None
+    other = guard(hand.reactor, hand.sock(zmq.ROUTER), Door())
+    release()
+    assert asked(domain, curve.raw_key(KNOWN)) is None
+    other()
 
 
-def test_a_handler_may_follow_another_at_once():
-    async def check():
-        with zmq.Context() as context:
-            for _ in range(50):
-                handler = Zap(context.socket(zmq.ROUTER), asyncio.get_running_loop())
-                handler.close()
-                handler.close()
-
-    asyncio.run(check())
+def test_a_handler_may_follow_another_at_once(hand):
+    for _ in range(50):
+        release = guard(hand.reactor, hand.sock(zmq.ROUTER), Door())
+        release()
+        release()
