@@ -30,8 +30,8 @@ One job of a NorFab script, from ``run_job`` to its result, in the order of what
     server.ingress.Ingress.handle                       the broker reads them: who sent it, and is that allowed
     jobs.client_requests.ClientRequests.post            which workers are meant: a job and its parts
     jobs.schedule.Jobs.place                            a worker with a free slot gets a part, or it waits in a queue
-    worker.jobs.Jobs.on_packet                          the worker takes it; what it holds already is not run twice
-    worker.jobs.Jobs._run                               its task is entered; what must be run once is on disk before
+    worker.session.Session.on_packet                    the worker takes it; what it holds already is not run twice
+    worker.session.Session._run                         its task is entered; what must be run once is on disk before
     jobs.worker_messages.WorkerMessages.response        its result is back, of the latest attempt or of one before
     jobs.schedule.Jobs.record                           the part is final, stored, and then told
     client.client.NfpClient.on_packet                   what comes for a job goes to it

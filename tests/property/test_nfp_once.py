@@ -24,8 +24,8 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import BrokerOpen, read_worker
 from broker.nfp.peer.channel import Traffic
 from broker.nfp.worker import tasks
-from broker.nfp.worker.job_run import ENDED, HELD, RUNNING
-from broker.nfp.worker.jobs import Jobs
+from broker.nfp.worker.run import ENDED, HELD, RUNNING
+from broker.nfp.worker.session import Session
 from broker.nfp.worker.store import StoredRun
 from tests.unit.nfp.jobs.bench import Bench, FakePeer
 
@@ -139,7 +139,7 @@ class Process:
         for name in ("once", "again"):
             offered[name] = tasks.make(self._body, name=name, idempotent=name == "again")
         self.tasks = offered
-        self.jobs = Jobs(
+        self.session = Session(
             self,
             "net",
             offered,
@@ -149,8 +149,8 @@ class Process:
             localise=self._localise,
             inventory={},
         )
-        self.jobs.accept_after_s = 0.0
-        self.jobs.restore(self.disk.unrecorded())
+        self.session.accept_after_s = 0.0
+        self.session.restore(self.disk.unrecorded())
 
     async def _localise(self, _task: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return args, kwargs
@@ -166,19 +166,19 @@ class Process:
 
     def kill(self) -> None:
         self.cut()
-        for job in list(self.jobs._running.values()):
+        for job in list(self.session.running.values()):
             job.cancelled = False
             if job.running is not None:
                 job.running.cancel()
-        works = list(self.jobs._background._tasks)
+        works = list(self.session._background._tasks)
         for work in works:
             work.cancel()
-        for job in self.jobs.table:
+        for job in self.session.jobs.values():
             job.stop_timer()
         self.disk.killed()  # nothing that ends now is written
         self.disk.jobs, kept = {}, self.disk.jobs
         self.alive = False
-        self.machine.step(self.jobs.heartbeat.stop)
+        self.machine.step(self.session.unregister)
         self.disk.jobs = kept
         self.disk._written = dict(kept)
 
@@ -194,12 +194,12 @@ class Process:
             "features": ["recorded", "delete", "jobs"],
             "credits": SLOTS[self.name],
             "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks.values()},
-            "jobs": self.jobs.listed(),
+            "jobs": self.session.listed(),
         }
         self.machine.bench.dispatcher.worker_opened(
             peer, read_worker(json.dumps(said).encode()), self.machine.bench.now
         )
-        self.machine.step(lambda: self.jobs.on_connect("b", OPENED))
+        self.machine.step(lambda: self.session.on_connect("b", OPENED))
 
     def cut(self) -> FakePeer | None:
         """The connection is gone, and the broker has not noticed."""
@@ -210,7 +210,7 @@ class Process:
     def lose(self) -> None:
         """The worker notices that the connection is gone."""
         self.cut()
-        self.machine.step(lambda: self.jobs.on_disconnect("gone"))
+        self.machine.step(lambda: self.session.on_disconnect("gone"))
 
     def take(self) -> bool:
         """The next packet of the broker; False when there is none."""
@@ -224,7 +224,7 @@ class Process:
         if packet.command is Command.DISCONNECT:
             self.lose()
         else:
-            self.machine.step(lambda: self.jobs.on_packet(packet))
+            self.machine.step(lambda: self.session.on_packet(packet))
         return True
 
     def give(self) -> bool:
@@ -247,7 +247,7 @@ class Process:
 
     def may_begin(self, uuid: str) -> bool:
         """Whether the job is on its way to its beginning here: the word that lets it is sent, or came."""
-        job = self.jobs.table.get(uuid)
+        job = self.session.jobs.get(uuid)
         if job is not None and job.state not in (RUNNING, ENDED) and (job.confirmed or job.idempotent):
             return job.state != HELD or self._on_its_way(uuid)
         return self._on_its_way(uuid)
@@ -427,7 +427,7 @@ class Once(RuleBasedStateMachine):
                     worker.peer is not None
                     and worker.alive
                     and not worker.frozen
-                    and worker.jobs.heartbeat.registered
+                    and worker.session.registered
                 ):
                     worker.out.append(Packet(Sender.WORKER, Command.KEEPALIVE, service="net"))
 
@@ -449,7 +449,7 @@ class Once(RuleBasedStateMachine):
 
     def _over(self) -> bool:
         open_jobs = [uuid for uuid in self.jobs if self._state(uuid) == "open"]
-        return not open_jobs and not any(worker.jobs.table.open for worker in self.workers.values())
+        return not open_jobs and not any(worker.session.open for worker in self.workers.values())
 
     def _heal(self) -> None:
         for worker in self.workers.values():
@@ -474,7 +474,7 @@ class Once(RuleBasedStateMachine):
             ends = {result.status for result in self.bench.find(uuid).results}
             assert 417 not in ends or uuid in self.cancelled, f"{uuid} ended as if it had been cancelled"
         for worker in self.workers.values():
-            assert worker.jobs.table.open == 0, worker.jobs.listed()
+            assert worker.session.open == 0, worker.session.listed()
 
 
 TestOnce = Once.TestCase

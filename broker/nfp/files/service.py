@@ -22,8 +22,7 @@ from broker.nfp.names import FILESHARING, FSS
 from broker.nfp.peer.channel import Channel
 from broker.nfp.threads import Threads
 from broker.nfp.urls import Unsafe, names_of
-from broker.nfp.worker.context import JobContext
-from broker.nfp.worker.results import Result
+from broker.nfp.worker.run import JobContext, Result
 from broker.nfp.worker.worker import Worker
 
 T = TypeVar("T")

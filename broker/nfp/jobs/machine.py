@@ -1,7 +1,7 @@
 """Every state that a job, its parts, the attempts at them and workers may be in, and what leads from each to which.
 
 A table for each kind of thing, as ``states`` reads them. ``STATES.md`` draws them, and beside them that of a job at its
-worker (``worker.job_run``).
+worker (``worker.run``).
 
 A *job* is open until all its parts are final, and closed then. What takes room of a closed one is stored, and is in
 memory only while it is read.

@@ -17,8 +17,8 @@ from broker.nfp.client import FetchFailed, JobError, JobFailed, JobTimeout, Requ
 from broker.nfp.client.blocking import BlockingClient, BlockingJob
 from broker.nfp.names import Code
 from broker.nfp.norfab.inventory import Inventory
-from broker.nfp.worker.fetched_files import delete
-from broker.nfp.worker.results import Result
+from broker.nfp.worker.fetched import delete
+from broker.nfp.worker.run import Result
 
 log = logging.getLogger("headgate")
 INSTEAD: Final = {

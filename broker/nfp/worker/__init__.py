@@ -33,25 +33,20 @@ A class of workers, and a task that is entered with valid input only, else the r
 
 How a job goes through the room::
 
-    worker         Worker: what it is called, settings, tasks, run and main
-    session        one life of a worker: store, inventory, connection, end; its watchdog
-    jobs           a job from its POST until its result is safe: when its task may be entered, its slot, its result
-    job_run        one of them, what is known of it; the table of those that go on
-    heartbeat      READY, KEEPALIVE, the broker's silence
+    worker         Worker: what it is called, settings, tasks; its life from the store to the end of the connection
+    session        what is said to the broker and heard from it: signs of life, and a job from its POST until its
+                   result is safe: when its task may be entered, its slot, its result
+    run            one job: its states, JobContext and ThreadContext (what its task sees), Result (what it brings)
+    store          all jobs, in SQLite
     shared_loop    what one task does to the loop that all share: it ends, or blocks, itself alone
 
-    tasks          the functions and their schemas
-    models         their input models
-    context        JobContext, ThreadContext: what a task sees of its job
-    results        Result: what a task brings, in NorFab's form
-    fetched_files  files that arguments name: one path for each content
-    store          all jobs, in SQLite
+    tasks          the functions, their input models and schemas
+    fetched        files that arguments name: one path for each content
     builtin        tasks that every worker has, and mmi.service.worker
 """
 
 from broker.nfp.client.errors import JobCancelled
-from broker.nfp.worker.context import JobContext, ThreadContext
-from broker.nfp.worker.results import Result
+from broker.nfp.worker.run import JobContext, Result, ThreadContext
 from broker.nfp.worker.tasks import InvalidInput, task
 from broker.nfp.worker.worker import Worker
 

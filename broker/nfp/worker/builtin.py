@@ -26,14 +26,13 @@ from broker.nfp.logs import LAST_DEFAULT
 from broker.nfp.opening import read_any
 from broker.nfp.process_stats import versions
 from broker.nfp.rendering import render
-from broker.nfp.worker.context import JobContext
-from broker.nfp.worker.fetched_files import delete
-from broker.nfp.worker.job_run import ASKING, COMPLETED, FAILED, PENDING, STARTED, TIMEOUT_S
-from broker.nfp.worker.store import FINISHED, LISTED, StoredRun
+from broker.nfp.worker.fetched import delete
+from broker.nfp.worker.run import TIMEOUT_S, JobContext
+from broker.nfp.worker.store import COMPLETED, FAILED, FINISHED, LISTED, StoredRun
 from broker.nfp.worker.tasks import Task, make
 
 if TYPE_CHECKING:
-    from broker.nfp.worker.session import Session
+    from broker.nfp.worker.worker import Worker
 
 OF_THE_PROCESS: Final = {
     "get_logs",
@@ -44,34 +43,34 @@ OF_THE_PROCESS: Final = {
 NF_TEXT: Final = {"jinja2_render_templates": ["templates"]}
 _LEAVE_AFTER_S: Final = 0.1
 """So that the answer leaves first."""
-_RESIDENT: Final = {"error": "this worker lives in its broker's process and leaves with the broker"}
 _PACKAGES: Final = ("headgate", "pyzmq", "msgspec")
-_STATES: Final = {"accepted": PENDING, "started": STARTED, "done": COMPLETED, "recorded": COMPLETED}
 
 
-def offer(tasks: dict[str, Task], session: Session) -> None:
-    """Add the built-in tasks that ``tasks`` has not; what tells of the process is not the business of a resident."""
-    for name, function in inspect.getmembers(_Builtin(session), inspect.ismethod):
-        if name.startswith("_") or (session.worker.resident and name in OF_THE_PROCESS):
-            continue
-        tasks.setdefault(name, make(function, nf_text=NF_TEXT.get(name, ())))
+def tasks_of(worker: Worker) -> dict[str, Task]:
+    """The built-in tasks, by name; what tells of the process is not the business of a resident."""
+    found = inspect.getmembers(_Builtin(worker), inspect.ismethod)
+    return {
+        name: make(function, nf_text=NF_TEXT.get(name, ()))
+        for name, function in found
+        if not name.startswith("_") and not (worker.resident and name in OF_THE_PROCESS)
+    }
 
 
 class _Builtin:
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     async def get_worker_status(self) -> dict[str, Any]:
         """Who this worker is and how it is connected."""
-        return self._session.status()
+        return _status(self._worker)
 
     async def get_stats(self) -> dict[str, Any]:
         """Counts of messages and jobs, and what the process takes."""
-        return self._session.stats()
+        return _stats(self._worker)
 
     async def get_inventory(self) -> Any:
         """What the broker's inventory has for this worker."""
-        return self._session.inventory
+        return self._worker.inventory
 
     async def get_version(self) -> dict[str, str]:
         """Versions of this worker's software."""
@@ -79,15 +78,12 @@ class _Builtin:
 
     async def list_tasks(self, name: str | None = None, brief: bool = False) -> list[Any]:
         """The tasks of this worker: their names (brief), the schema of one, or all schemas."""
-        tasks = self._session.tasks
+        tasks = self._worker.session.tasks
         if brief:
             return sorted(tasks)
-        if name is None:
-            return [task.schema() for task in tasks.values()]
-        task = tasks.get(name)
-        if task is None:
+        if name is not None and name not in tasks:
             raise LookupError(f"no task {name[:64]!r}")
-        return [task.schema()]
+        return [task.schema() for task in tasks.values() if name in (None, task.name)]
 
     async def get_logs(
         self,
@@ -98,17 +94,16 @@ class _Builtin:
         until: str | None = None,
     ) -> list[dict[str, Any]]:
         """The latest log records of this worker's process, oldest first; times in UTC."""
-        return self._session.log.read(
-            last=last, level=level or "", logger=logger or "", since=since or "", until=until or ""
-        )
+        read = self._worker.log.read
+        return read(last=last, level=level or "", logger=logger or "", since=since or "", until=until or "")
 
     async def get_watchdog_configuration(self) -> dict[str, Any]:
         """How this worker watches the memory of its process."""
-        return self._session.watchdog.configuration
+        return self._worker.watchdog
 
     def delete_fetched_files(self, filepath: str = "*") -> dict[str, list[str]]:
         """Remove the files fetched for tasks whose path below their folder matches a glob pattern."""
-        return delete(self._session.files_folder, filepath)
+        return delete(self._worker.files_folder, filepath)
 
     def jinja2_render_templates(
         self, templates: str | list[str], context: dict[str, Any] | None = None
@@ -152,11 +147,10 @@ class _Builtin:
     ) -> list[dict[str, Any]]:
         """This worker's jobs, newest first."""
         most = last if isinstance(last, int) and last > 0 else LISTED
-        asking = {job.uuid for job in self._session.jobs.table if job.question is not None}
-        rows = [_row(job, ASKING if job.uuid in asking else "") for job in self._session.known_jobs()]
+        worker = {"worker": self._worker.name, "service": self._worker.service}
         found = [
-            {**row, "worker": self._session.name, "service": self._session.service}
-            for row in rows
+            {**row, **worker}
+            for row in map(_row, self._worker.session.known_jobs())
             if uuid in (None, row["uuid"])
             and task in (None, row["task"])
             and client in (None, row["client_address"])
@@ -168,13 +162,14 @@ class _Builtin:
         self, uuid: str | None = None, result: bool = True, events: bool = True
     ) -> dict[str, Any]:
         """Everything about one job."""
-        running = self._session.jobs.table.get(uuid or "")
-        job = running.as_stored() if running is not None else await self._session.store.find(uuid or "")
+        session = self._worker.session
+        running = session.jobs.get(uuid or "")
+        job = running.as_stored() if running is not None else await session.store.find(uuid or "")
         if job is None:
             raise LookupError(f"no job {(uuid or '')[:64]!r}")
         asked = read_request(job.body)
         return {
-            **_row(job, running.shown if running is not None else ""),
+            **_row(job),
             "args": list(asked.args),
             "kwargs": asked.kwargs,
             "timeout": asked.timeout_s or TIMEOUT_S,
@@ -183,96 +178,142 @@ class _Builtin:
         }
 
 
-def _row(job: StoredRun, state: str = "") -> dict[str, Any]:
+def _row(job: StoredRun) -> dict[str, Any]:
     times = (job.received_s, job.started_s, job.ended_s)
     received, started, ended = (time.ctime(seconds) if seconds else None for seconds in times)
     return {
         "uuid": job.uuid,
         "client_address": token_client(job.client),
         "task": job.task,
-        "status": state or (FAILED if job.failed else _STATES.get(job.state, job.state)),
+        "status": job.shown,
         "received_timestamp": received or time.ctime(0),
         "started_timestamp": started,
         "completed_timestamp": ended,
     }
 
 
+def _status(worker: Worker) -> dict[str, Any]:
+    session = worker.session
+    return {
+        "name": worker.name,
+        "role": "worker",
+        "service": worker.service,
+        "status": "stopping" if worker.ending else "active",
+        "broker": session.channel.broker,
+        "connected": session.registered,
+        "directories": {"base_dir": str(worker.folder) if worker.job_file() is not None else ""},
+    }
+
+
+def _stats(worker: Worker) -> dict[str, Any]:
+    """Fields as deployed NorFab's."""
+    session, running = worker.session, len(worker.session.running)
+    traffic = session.channel.traffic
+    return {
+        "schema_version": "1.0",
+        "name": worker.name,
+        "role": "worker",
+        "status": "stopping" if worker.ending else "active",
+        "process": worker.process.read(),
+        "messaging": {
+            "sent": traffic.sent,
+            "received": traffic.received,
+            "events_received": 0,
+            "send_failures": traffic.refused,
+            "receive_failures": traffic.invalid,
+        },
+        "service": worker.service,
+        "broker": session.channel.broker,
+        "reconnects": max(0, traffic.connections - 1),
+        "running_jobs": running,
+        "jobs": {
+            "total_jobs": session.open + session.done + session.failed,
+            "jobs_by_status": {
+                "PENDING": session.open - running,
+                "STARTED": running,
+                COMPLETED: session.done,
+                FAILED: session.failed,
+            },
+        },
+        "watchdog_runs": worker.watchdog_runs,
+        "max_concurrent_jobs": worker.slots,
+        "keepalives_sent": session.keepalives_sent,
+        "keepalives_received": session.keepalives_received,
+        "sid_inventory_status": worker.inventory_status,
+    }
+
+
 # -- mmi.service.worker -----------------------------------------------------------------------------
 
 
-def answer_mmi(session: Session, packet: Packet) -> bytes:
+def answer_mmi(worker: Worker, packet: Packet) -> bytes:
     """The JSON that answers ``packet``; an unknown function is answered with the list of known ones."""
-    request = read_request(packet.data)
-    function = _FUNCTIONS.get(request.task)
-    said: Any
+    asked = read_request(packet.data).task
+    function = _FUNCTIONS.get(asked)
     if function is None:
-        said = {"error": f"no function {request.task[:64]!r}, expected one of {', '.join(_FUNCTIONS)}"}
-    else:
-        said = function(session)
-    return write(said)
+        return write({"error": f"no function {asked[:64]!r}, expected one of {', '.join(_FUNCTIONS)}"})
+    return write(function(worker))
 
 
-def show_broker(session: Session) -> dict[str, Any]:
+def show_broker(worker: Worker) -> dict[str, Any]:
     """The broker as this worker sees it."""
-    heartbeat = session.jobs.heartbeat
+    session = worker.session
     return {
         "endpoint": session.channel.broker,
-        "connected": heartbeat.registered,
+        "connected": session.registered,
         "trouble": session.channel.trouble,
-        "opened": session.jobs.opened,
-        "keepalive_ms": round(heartbeat.interval_s * 1000),
-        "multiplier": heartbeat.multiplier,
-        "holdtime": heartbeat.hold_s,
-        "keepalives_sent": heartbeat.sent,
-        "keepalives_received": heartbeat.received,
+        "opened": session.opened,
+        "keepalive_ms": session.said.keepalive_ms,
+        "multiplier": session.said.multiplier,
+        "holdtime": round(session.hold_s, 1),
+        "keepalives_sent": session.keepalives_sent,
+        "keepalives_received": session.keepalives_received,
         "connections": session.channel.traffic.connections,
     }
 
 
-def show_workers(session: Session) -> list[dict[str, Any]]:
+def show_workers(worker: Worker) -> list[dict[str, Any]]:
     """This worker: status and statistics."""
-    return [{**session.status(), "stats": session.stats(), "resources": list(session.worker.resources)}]
+    return [{**_status(worker), "stats": _stats(worker), "resources": worker.resources}]
 
 
-def show_clients(session: Session) -> list[dict[str, Any]]:
+def show_clients(worker: Worker) -> list[dict[str, Any]]:
     """Clients whose jobs are known here, with their numbers."""
-    jobs = session.known_jobs()
+    jobs = worker.session.known_jobs()
     every = Counter(token_client(job.client) for job in jobs)
     unfinished = Counter(token_client(job.client) for job in jobs if job.state not in FINISHED)
     return [{"name": name, "jobs": count, "unfinished": unfinished[name]} for name, count in every.items()]
 
 
-def restart(session: Session) -> dict[str, str]:
+def restart(worker: Worker) -> dict[str, str]:
     """Finish what runs, then start anew."""
-    return _leave(session, "restart")
+    return _leave(worker, "restarting", worker.stop, "restart")
 
 
-def shutdown(session: Session) -> dict[str, str]:
+def shutdown(worker: Worker) -> dict[str, str]:
     """Finish what runs, then end."""
-    return _leave(session, "shutdown")
+    return _leave(worker, "shutting down", worker.stop, "shutdown")
 
 
-def disconnect(session: Session) -> dict[str, str]:
+def disconnect(worker: Worker) -> dict[str, str]:
     """Say goodbye to the broker and connect anew, once the answer has left."""
-    if session.worker.resident:
-        return _RESIDENT
-    session.loop.call_later(_LEAVE_AFTER_S, _reconnect, session)
-    return {"status": "disconnecting"}
+    session = worker.session
+
+    def leave() -> None:
+        session.disconnect()
+        session.loop.call_later(_LEAVE_AFTER_S, session.channel.reopen, "asked to by management")
+
+    return _leave(worker, "disconnecting", leave)
 
 
-def _leave(session: Session, how: str) -> dict[str, str]:
-    if session.worker.resident:
-        return _RESIDENT
-    session.loop.call_later(_LEAVE_AFTER_S, session.stop, how)
-    return {"status": "restarting" if how == "restart" else "shutting down"}
+def _leave(worker: Worker, status: str, leave: Callable[..., None], *how: str) -> dict[str, str]:
+    if worker.resident:
+        return {"error": "this worker lives in its broker's process and leaves with the broker"}
+    worker.session.loop.call_later(_LEAVE_AFTER_S, leave, *how)
+    return {"status": status}
 
 
-def _reconnect(session: Session) -> None:
-    session.jobs.heartbeat.disconnect()
-    session.loop.call_later(_LEAVE_AFTER_S, session.channel.reopen, "asked to by management")
-
-
-_FUNCTIONS: dict[str, Callable[[Session], Any]] = {
+_FUNCTIONS: dict[str, Callable[[Worker], Any]] = {
     function.__name__: function
     for function in (show_broker, show_workers, show_clients, restart, shutdown, disconnect)
 }

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.safe_text import about
 
 if TYPE_CHECKING:
-    from broker.nfp.worker.jobs import Jobs
+    from broker.nfp.worker.session import Session
 
 log = logging.getLogger("headgate")
 LOOK_S: Final = 1.0
@@ -66,12 +66,11 @@ class LoopWatch:
     """Of one worker and the running loop, whose thread makes it.
 
     Args:
-        jobs: the worker's; their heartbeat beats in the thread with each look at a blocked loop.
+        session: the worker's; it says in the thread that it is there, with each look at a blocked loop.
     """
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._name = jobs.worker
-        self._jobs = jobs
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._ended = threading.Event()
@@ -81,7 +80,8 @@ class LoopWatch:
     def start(self) -> None:
         """Begin to watch."""
         self._sign()
-        threading.Thread(target=self._watch, name=f"loop of {self._name}", daemon=True).start()
+        name = f"loop of {self._session.worker}"
+        threading.Thread(target=self._watch, name=name, daemon=True).start()
 
     def stop(self) -> None:
         """Watch no more. Harmless twice, and before the start."""
@@ -94,42 +94,42 @@ class LoopWatch:
         self._timer = self._loop.call_later(LOOK_S, self._sign)
 
     def _watch(self) -> None:
-        looked, told, over = time.monotonic(), False, False
+        name, looked, told, over = self._session.worker, time.monotonic(), False, False
         while not self._ended.wait(LOOK_S):
             before, looked = looked, time.monotonic()
-            if (
-                looked - before > LOOK_S + BLOCKED_S
-            ):  # the whole process was stopped, its loop has had no chance
-                self._seen = looked
+            if looked - before > LOOK_S + BLOCKED_S:
+                self._seen = looked  # the whole process was stopped, its loop has had no chance
             blocked_s = looked - self._seen
             if blocked_s < BLOCKED_S:
                 if told:
-                    log.warning("%s: the event loop goes on", self._name)
+                    log.warning("%s: the event loop goes on", name)
                 told = over = False
                 continue
             try:
-                if not over and self._jobs.remaining_s(asyncio.current_task(self._loop)) > 0:
-                    self._jobs.heartbeat.beat_from_thread()
+                running = tuple(self._session.running.values())
+                task = asyncio.current_task(self._loop)
+                own = [job for job in running if task is not None and job.running is task]
+                if not over and max((job.left_s for job in own or running), default=-1.0) > 0:
+                    self._session.beat_from_thread()
                 elif not over:
                     over = True
                     log.error(
-                        "%s: the event loop is still blocked, and its time is over: no sign of life",
-                        self._name,
+                        "%s: the event loop is still blocked, and its time is over: no sign of life", name
                     )
                 if not told:
                     told = True
+                    who = f"task {own[0].task} of job {own[0].uuid}" if own else "what runs in it"
                     what = "%s: the event loop is blocked for %.1f s by %s: an ordinary function would run in a thread"
-                    log.warning(what, self._name, blocked_s, self._what())
+                    log.warning(what, name, blocked_s, ", ".join((who, *self._places())))
             except Exception:
-                log.exception("%s: the event loop is blocked", self._name)
+                log.exception("%s: the event loop is blocked", name)
 
-    def _what(self) -> str:
-        who = self._jobs.told_as(asyncio.current_task(self._loop)) or "what runs in it"
+    def _places(self) -> list[str]:
+        """Where in their own code the loop's thread is: the outermost line and the innermost."""
         frame = sys._current_frames().get(self._thread_id)
         theirs: list[FrameType] = []
         while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_THEIRS:
             theirs.append(frame)
             frame = frame.f_back
         places = [theirs[-1], theirs[0]] if len(theirs) > 1 else theirs
-        told = (f"{each.f_code.co_filename}:{each.f_lineno} ({each.f_code.co_name})" for each in places)
-        return ", ".join((who, *told))
+        return [f"{each.f_code.co_filename}:{each.f_lineno} ({each.f_code.co_name})" for each in places]

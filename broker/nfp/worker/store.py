@@ -16,8 +16,10 @@ from broker.nfp.store.events import TABLES
 from broker.nfp.store.peers import PeerStore
 
 FINISHED: Final = frozenset({"done", "recorded", "cancelled"})
-
-
+COMPLETED: Final = "COMPLETED"
+FAILED: Final = "FAILED"
+"""What deployed NorFab's ``job_list`` shows of those that have ended; of the others:"""
+_SHOWN: Final = {"accepted": "PENDING", "started": "STARTED", "asking": "WAITING_CLIENT_INPUT"}
 LISTED: Final = 1000
 """Jobs that people are shown unless they ask for another number."""
 
@@ -25,7 +27,8 @@ LISTED: Final = 1000
 class StoredRun(NamedTuple):
     """A job as the store has it.
 
-    ``state`` is accepted, started, done, recorded or cancelled; times are wall clock, 0: not yet.
+    ``state`` is accepted, started, done, recorded or cancelled, of one that goes on also asking; times are wall clock,
+    0: not yet.
     """
 
     uuid: str
@@ -46,6 +49,13 @@ class StoredRun(NamedTuple):
     """Whether the result says that the task has failed."""
     age_s: float = 0.0
     """Since it came; no step of the wall clock changes it."""
+
+    @property
+    def shown(self) -> str:
+        """Its state in deployed NorFab's words."""
+        if self.failed:
+            return FAILED
+        return COMPLETED if self.state in ("done", "recorded") else _SHOWN.get(self.state, self.state)
 
 
 class RunStore(PeerStore[StoredRun]):
@@ -69,12 +79,7 @@ class RunStore(PeerStore[StoredRun]):
         """A job came. False: its uuid is there already and stays as it is."""
         if job.uuid in self.jobs:
             return False
-        values = {
-            "client": job.client,
-            "service": job.service,
-            "task": job.task,
-            "idempotent": job.idempotent,
-        }
+        values = {name: getattr(job, name) for name in ("client", "service", "task", "idempotent")}
         self.put_job(job.uuid, values, bytes(job.body))
         return True
 
@@ -90,15 +95,13 @@ class RunStore(PeerStore[StoredRun]):
             return
         if job.events:
             self.put_event(job.uuid, "events", job.events)
-        self.put_event(
-            job.uuid,
-            "result",
-            bytes(job.result),
-            state="done",
-            status=job.status,
-            failed=job.failed,
-            ended_s=self._wall(),
-        )
+        end: dict[str, Any] = {
+            "state": "done",
+            "status": job.status,
+            "failed": job.failed,
+            "ended_s": self._wall(),
+        }
+        self.put_event(job.uuid, "result", bytes(job.result), **end)
 
     def recorded(self, uuids: list[str]) -> None:
         """The broker has these results: they are kept for the retention time only."""

@@ -1,28 +1,42 @@
 """The functions a worker offers as tasks: how they are called, what input they take, how ``list_tasks`` shows them.
 
-A task with an input model, a msgspec ``Struct``, a dataclass or a pydantic model, is entered only with input that the
-model accepts (``models``).
+A task with an input model, a msgspec ``Struct``, a dataclass or a pydantic model, dataclass or root model, is entered
+only with input that the model accepts. What a model takes, and under which names, is its own library's to say; the
+function gets its fields as arguments of their names. One thing is added: a name that nothing reads is refused, so that
+a misspelt one is not lost. Where the model itself sees all that came before its fields do (validators of the kind
+*before* or *wrap*), or says what is to be done with further names (``extra``), that is left to the model. pydantic
+(2.11 or newer) is used where a model is one of its own, and not needed otherwise.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, HeadgateError
 from broker.nfp.names import NAME_BYTES_MAX
-from broker.nfp.worker.models import JOB, InvalidInput, checked, is_model
-from broker.nfp.worker.models import schema as model_schema
-from broker.safe_text import text
+from broker.safe_text import about, text
 
 Function = Callable[..., Any] | Callable[..., Awaitable[Any]]
-__all__ = ["InvalidInput", "Task", "TaskOptions", "make", "marked", "task"]
+Parameters = Mapping[str, inspect.Parameter]
 F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS: Final = "_headgate_task"
+JOB: Final = "job"
+"""A parameter of this name gets the JobContext."""
+ROOT: Final = "root"
+"""What a root model is given as, where it is no object by itself."""
+
+
+class InvalidInput(HeadgateError):
+    """The input of a job is none that its task takes; the text names each field and what was expected."""
+
+    fault = "caller"
 
 
 class TaskOptions(TypedDict, total=False):
@@ -84,7 +98,7 @@ class Task(NamedTuple):
             InvalidInput: its model does not accept the arguments.
         """
         if self.input is not None:
-            args, kwargs = [], checked(self.function, self.input, args, kwargs)
+            args, kwargs = [], _checked(self.function, self.input, args, kwargs)
         if self.job == "first":
             return self.function(context, *args, **kwargs)
         if self.job:
@@ -96,7 +110,7 @@ class Task(NamedTuple):
         return {
             "name": self.name,
             "description": self.description,
-            "inputSchema": _arguments(self.function) if self.input is None else model_schema(self.input),
+            "inputSchema": _arguments(self.function) if self.input is None else _schema(self.input),
             "outputSchema": {"type": "object"},
             "fastapi": {},
             "mcp": {},
@@ -117,7 +131,7 @@ def make(function: Function, **options: Unpack[TaskOptions]) -> Task:
     if not name.isprintable() or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         raise ConfigError(f"task {name[:64]!r}: expected a printable name of 1 to {NAME_BYTES_MAX} bytes")
     model = options.get("input")
-    if model is not None and not is_model(model):
+    if model is not None and not _is_model(model):
         raise ConfigError(
             f"task {name!r}: input {model!r}, expected a Struct, a dataclass or a pydantic model"
         )
@@ -137,7 +151,170 @@ def make(function: Function, **options: Unpack[TaskOptions]) -> Task:
     return Task(name, function, options.get("idempotent", True), asynchronous, job, described, nf_text, model)
 
 
+# -- input models -----------------------------------------------------------------------------------
+
+
+def _is_model(model: Any) -> bool:
+    if not isinstance(model, type):
+        return False
+    return issubclass(model, msgspec.Struct) or dataclasses.is_dataclass(model) or _is_pydantic(model)
+
+
+def _is_pydantic(model: type) -> bool:
+    return hasattr(model, "__pydantic_validator__")
+
+
+def _is_root(model: type) -> bool:
+    return bool(getattr(model, "__pydantic_root_model__", False))
+
+
+@cache
+def _adapter(model: type) -> Any:
+    from pydantic import TypeAdapter  # whose model it is
+
+    return TypeAdapter(model)
+
+
+def _checked(
+    function: Callable[..., Any], model: type, args: list[Any], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments for ``function``, each a field that ``model`` accepts, converted as it says.
+
+    A field that was not given has the model's default where the function names it, else it is left out.
+
+    Raises:
+        InvalidInput: it does not accept them.
+    """
+    parameters = inspect.signature(function).parameters
+    rest = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    names = [
+        each.name
+        for each in parameters.values()
+        if each.name != JOB and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(args) > len(names):
+        raise InvalidInput(f"{len(args)} positional arguments, expected at most {len(names)}")
+    if twice := [name for name in names[: len(args)] if name in kwargs]:
+        raise InvalidInput(f"{', '.join(twice)}: given twice, expected once")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if _is_root(model):  # one value without a name of its own: the sole argument, or all of them as an object
+        sole = len(given) == 1 and next(iter(given)) in (ROOT, *names)
+        root = _validated(model, next(iter(given.values())) if sole else given).root
+        if ROOT not in parameters and isinstance(root, dict) and (rest or root.keys() <= parameters.keys()):
+            return root
+        return {ROOT if ROOT in parameters or not names else names[0]: root}
+    fields = _fields(model)
+    tag = getattr(getattr(model, "__struct_config__", None), "tag_field", None)  # what a Struct is told by
+    known = {tag, *fields, *(name for spelt in fields.values() for name in spelt)}
+    unknown = [name for name in given if name not in known]
+    if unknown and not rest and not _sees_all(model):
+        expected = ", ".join(next(iter(spelt), name) for name, spelt in fields.items()) or "none"
+        raise InvalidInput(f"{', '.join(map(text, unknown))}: no such field, expected {expected}")
+    valid = _validated(model, given)
+    said = getattr(valid, "model_fields_set", None)
+    if said is None:
+        said = {name for name, spelt in fields.items() if not given.keys().isdisjoint((name, *spelt))}
+    passed: dict[str, Any] = {}
+    if rest:  # what the model kept, or has not looked at
+        kept = getattr(valid, "model_extra", None)
+        looked = kept is not None or (_is_pydantic(model) and _looks_before(model))
+        passed = dict(kept or ()) if looked else {name: given[name] for name in unknown}
+    return passed | {name: getattr(valid, name) for name in fields if name in said or name in parameters}
+
+
+def _fields(model: Any) -> dict[str, list[str]]:
+    """The fields of ``model``: by the name of the attribute, what the input may call it, the announced name first."""
+    if _is_pydantic(model):
+        fields = getattr(model, "__pydantic_fields__", None) or getattr(model, "model_fields", {})
+        return {name: _spellings(field) for name, field in fields.items()}
+    if issubclass(model, msgspec.Struct):
+        return {field.name: [field.encode_name] for field in msgspec.structs.fields(model)}
+    return {field.name: [field.name] for field in dataclasses.fields(model)}
+
+
+def _spellings(field: Any) -> list[str]:
+    """What pydantic reads a field from: ``alias``, ``validation_alias``, each of its choices, the begin of a path."""
+    alias = field.validation_alias or field.alias
+    choices = getattr(alias, "choices", [alias])
+    return [name for each in choices if isinstance(name := getattr(each, "path", [each])[0], str)]
+
+
+def _sees_all(model: Any) -> bool:
+    """Whether the model itself decides about names that none of its fields reads."""
+    if not _is_pydantic(model):
+        return False
+    config = getattr(model, "model_config", None) or getattr(model, "__pydantic_config__", None) or {}
+    return "extra" in config or _looks_before(model)
+
+
+def _looks_before(model: Any) -> bool:
+    validators = getattr(model.__pydantic_decorators__, "model_validators", {}).values()
+    return any(each.info.mode in ("before", "wrap") for each in validators)
+
+
+def _validated(model: Any, given: Any) -> Any:
+    """``given`` as ``model`` takes it; a field is found under the name of its attribute, too."""
+    try:
+        return _converted(model, given)
+    except Exception as error:
+        said = _told(error)
+        if said is None:  # code of the model fails in a way of its own
+            blamed = (
+                [name for name in given if _fails(model, {name: given[name]})]
+                if isinstance(given, dict)
+                else []
+            )
+            said = f"{text(blamed[0])}: {about(error)}" if len(blamed) == 1 else about(error)
+        raise InvalidInput(said) from error
+
+
+def _converted(model: Any, given: Any) -> Any:
+    if _is_pydantic(model):
+        return _adapter(model).validate_python(given, by_name=True)
+    names = {name: spelt for name, (spelt, *_) in _fields(model).items()}
+    return msgspec.convert({names.get(name, name): value for name, value in given.items()}, model)
+
+
+def _told(error: Exception) -> str | None:
+    """What a library says of each field; None: it is none of its errors."""
+    if isinstance(error, msgspec.ValidationError):
+        return text(error).replace("`$.", "`")
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        return None
+    places = ((".".join(map(str, found["loc"])), found["msg"]) for found in errors())
+    return "; ".join(text(f"{place}: {said}" if place else said) for place, said in places)
+
+
+def _fails(model: Any, given: dict[str, Any]) -> bool:
+    try:
+        _converted(model, given)
+    except Exception as error:
+        return _told(error) is None
+    return False
+
+
 # -- schemas --------------------------------------------------------------------------------------
+
+
+def _schema(model: Any) -> dict[str, Any]:
+    """The JSON schema of what may be sent, its properties at the top as pydantic writes them.
+
+    Of a model with a type that JSON schema has not there are the names.
+    """
+    try:
+        if not _is_pydantic(model):
+            (top,), parts = msgspec.json.schema_components([model])
+            whole: dict[str, Any] = parts.pop(top["$ref"].rpartition("/")[2])
+            return {**whole, "$defs": parts} if parts else whole
+        found: dict[str, Any] = _adapter(model).json_schema()
+        if not _is_root(model) or found.get("type") == "object":
+            return found
+        parts = {"$defs": found.pop("$defs")} if "$defs" in found else {}
+        return {"type": "object", "properties": {ROOT: found}, "required": [ROOT], **parts}
+    except Exception:  # each library has errors of its own for that, and a model may be what it likes
+        names = (next(iter(spelt), name) for name, spelt in _fields(model).items())
+        return {"type": "object", "properties": {name: {"title": name} for name in names}}
 
 
 def _arguments(function: Function) -> dict[str, Any]:
@@ -145,19 +322,16 @@ def _arguments(function: Function) -> dict[str, Any]:
     hints = _hints(function)
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name == JOB or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+    for each in inspect.signature(function).parameters.values():
+        if each.name == JOB or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
             continue
-        properties[parameter.name] = about = {
-            "title": parameter.name,
-            **_type(hints.get(parameter.name, Any)),
-        }
-        if parameter.default is parameter.empty:
-            required.append(parameter.name)
-        elif parameter.default is None or isinstance(parameter.default, (bool, int, float, str)):
-            about["default"] = (
-                text(parameter.default) if isinstance(parameter.default, str) else parameter.default
-            )
+        properties[each.name] = said = {"title": each.name, **_type(hints.get(each.name, Any))}
+        if each.default is each.empty:
+            required.append(each.name)
+        elif isinstance(each.default, str):
+            said["default"] = text(each.default)
+        elif each.default is None or isinstance(each.default, (bool, int, float)):
+            said["default"] = each.default
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     return {**schema, "required": required} if required else schema
 

@@ -8,25 +8,32 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack, overload
 
 from broker import supervision
-from broker.errors import ConfigError
+from broker.errors import ConfigError, HeadgateError
 from broker.nfp.client.client import NfpClient
+from broker.nfp.logs import LogBuffer
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
+from broker.nfp.opening import DIALECT
 from broker.nfp.peer.brokers import choose_brokers
 from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
-from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
+from broker.nfp.peer.keys import check_name, credentials, default_base_dir, peer_file
+from broker.nfp.process_stats import ProcessStats
 from broker.nfp.store.database import Lock
-from broker.nfp.store.peers import KEEP_S
+from broker.nfp.store.peers import KEEP_S, Retention
+from broker.nfp.worker import builtin
+from broker.nfp.worker.fetched import fetch, localise
 from broker.nfp.worker.session import Session
+from broker.nfp.worker.shared_loop import LoopWatch
+from broker.nfp.worker.store import RunStore
 from broker.nfp.worker.tasks import F, Function, Task, TaskOptions, make, marked
 from broker.obstacles import obstacle
 from broker.safe_text import texts
-from broker.transport.curve import Certificate
+from broker.tasks import Tasks, first_of
+from broker.transport.curve import Certificate, CurveClient
 
 log = logging.getLogger("headgate")
 Hook = Callable[["Worker"], object]
@@ -38,6 +45,21 @@ SLOTS_MAX: Final = 64
 """Jobs at a time; a broker of ours gives no more."""
 NEIGHBOURS_MAX: Final = 1000
 """Workers of one service in one folder; a machine has not room for as many processes."""
+FEATURES: Final = ("recorded", "delete", "jobs")
+"""What our OPEN asks for (see ``contract.FEATURES``)."""
+INVENTORY_S: Final = 10.0
+"""One attempt to get the inventory; deployed NorFab's workers wait 30 s and then go on without."""
+RETRY_S: Final = 1.0
+"""Between two attempts."""
+VERSIONS: Final = "versions"
+"""Folder of files that arguments name, in the worker's."""
+WATCHDOG: Final = {
+    "watchdog_interval": 30,
+    "memory_threshold_mbyte": 1000,
+    "memory_threshold_action": "log",
+}
+"""What the worker's inventory may say otherwise; keys and values as deployed NorFab's. The other action, "shutdown",
+lets running jobs end."""
 _ENDING_BYTES: Final = 12
 """Room for a number behind the name."""
 
@@ -62,6 +84,8 @@ class Worker:
     Attributes:
         inventory: what the broker's has for this worker; {} before it runs. slots: ``jobs_at_a_time``. resident: it
         lives in its broker's process, and management cannot end it. These and the others may be changed before it runs.
+        ending: "" or why it ends: shutdown or restart. inventory_status: None, initialising or completed. log: the
+        latest records of this process. process: what it takes. watchdog: see ``WATCHDOG``; watchdog_runs: its looks.
 
     Raises:
         ConfigError: a name that cannot be.
@@ -90,8 +114,7 @@ class Worker:
     ) -> None:
         self.service = check_service(service)
         named = name or (channel.name if channel is not None else "")
-        self._usual = "" if named else usual_name(service)
-        self._found = self._usual
+        self._usual = self._found = "" if named else usual_name(service)
         self._lock: Lock | None = None
         self.name = check_name(named or self._usual)
         self.brokers = choose_brokers(broker, os.environ)
@@ -111,11 +134,20 @@ class Worker:
         self.insecure = insecure
         self.inventory: dict[str, Any] = {}
         self.tasks: dict[str, Task] = {}
+        self.ending = ""
+        self.inventory_status: str | None = None
+        self.log = LogBuffer(self.name, role="worker")
+        self.process = ProcessStats()
+        self.watchdog: dict[str, Any] = dict(WATCHDOG)
+        self.watchdog_runs = 0
         self._channel = channel
+        self._curves: dict[str, CurveClient] = {}
         self._session: Session | None = None
+        self._client: NfpClient | None = None
+        self._entering = asyncio.Lock()
+        self._leave = asyncio.Event()
         self._starting: list[Hook] = []
         self._stopping: list[Hook] = []
-        self._begun = False
         for function, options in marked(self):
             self._offer(function, options)
 
@@ -165,6 +197,28 @@ class Worker:
 
     # -- life -------------------------------------------------------------------------------------
 
+    def main(self) -> int:
+        """Run until SIGTERM or SIGINT, again when management says restart; returns 0. A second signal ends at once.
+
+        What it is and where it keeps its jobs goes to the standard error stream.
+
+        Raises:
+            ConfigError: see ``run``.
+        """
+        self.take_name()
+        sys.stderr.write("".join(f"{line}\n" for line in self.summary()))
+        while asyncio.run(self.serve()) == "restart":
+            log.info("%s: starts anew", self.name)
+        return 0
+
+    async def serve(self) -> str:
+        """``run``, ended by SIGTERM or SIGINT, at once by a second one."""
+        loop = asyncio.get_running_loop()
+        running = loop.create_task(self.run(), name=f"worker {self.name}")
+        with supervision.signals(loop, lambda _: self.stop(), running.cancel):
+            await asyncio.wait([running])
+        return "shutdown" if running.cancelled() else running.result()
+
     async def run(self) -> str:
         """Work until ``stop``; returns "shutdown" or, when management asked for it, "restart".
 
@@ -175,33 +229,141 @@ class Worker:
             raise RuntimeError(f"worker {self.name} runs already")
         self.take_name()
         try:
-            session = self._session = self._open()
-            self.inventory = session.inventory
-            return await session.work(self._begin)
+            self.ending, self.inventory, self.inventory_status = "", {}, None
+            self.log, self.process = LogBuffer(self.name, role="worker"), ProcessStats()
+            self._leave, self._entering = asyncio.Event(), asyncio.Lock()
+            await self._live(self._open())
+            return self.ending
         finally:
-            self._end()
             self._session = None
             self.release_name()
+
+    def _open(self) -> Session:
+        """What a life needs: the way to the broker, the jobs, the tasks.
+
+        Raises:
+            ConfigError: a key is missing or a file cannot be used.
+        """
+        if not 1 <= self.slots <= SLOTS_MAX:
+            raise ConfigError(f"{self.slots} jobs at a time, expected 1 to {SLOTS_MAX}")
+        channel = self._channel
+        if channel is None:
+            keys: dict[str, Any] = {"key": self.key, "server_key": self.server_key, "insecure": self.insecure}
+            self._curves = credentials(self.state_dir, self.name, self.brokers, **keys)
+            channel = DealerChannel(
+                self.brokers,
+                identity=self.name,
+                sender=Sender.WORKER,
+                curves=self._curves,
+                open_timeout_s=self.open_timeout_s,
+                failover_s=self.failover_s,
+                insecure=self.insecure,
+            )
+        self._session = Session(
+            channel,
+            self.service,
+            {**builtin.tasks_of(self), **self.tasks},
+            RunStore(self.job_file(), retention=Retention(keep_s=self.keep_s)),
+            slots=self.slots,
+            manage=lambda packet: builtin.answer_mmi(self, packet),
+            localise=self._localise,
+            inventory=self.inventory,
+        )
+        return self._session
+
+    async def _live(self, session: Session) -> None:
+        """From opening the store to closing the connection."""
+        unrecorded = await session.store.load()
+        watches, loop_watch = Tasks(), LoopWatch(session)
+        try:
+            if not self.resident:
+                _listen(self.log)
+            session.restore(unrecorded)
+            if self.ask_inventory and not await first_of(self._ask_inventory(), self._leave.wait()):
+                return
+            try:
+                for function in self._starting:
+                    function(self)
+                if not self.resident:  # else the broker itself is blocked
+                    watches.spawn(f"watchdog of {self.name}", self._watch_memory())
+                    loop_watch.start()
+                session.channel.start(session, self._open_body)
+                try:
+                    await self._leave.wait()
+                    log.info("%s: leaves (%s)", self.name, self.ending)
+                finally:
+                    await session.drain(self.drain_s if self.ending else 0.0)
+                    await session.channel.close()
+            finally:
+                self._tell_stopping()
+        finally:
+            await watches.stop()
+            loop_watch.stop()
+            logging.getLogger().removeHandler(self.log)
+            client, self._client = self._client, None
+            if client is not None:
+                await client.close()
+            await session.store.close()
+
+    def _open_body(self) -> dict[str, Any]:
+        session = self.session
+        return {
+            "name": self.name,
+            "dialect": DIALECT,
+            "features": FEATURES,
+            "credits": self.slots,
+            "resources": self.resources,
+            "tasks": {task.name: {"idempotent": task.idempotent} for task in session.tasks.values()},
+            "jobs": session.listed(),
+        }
+
+    def _tell_stopping(self) -> None:
+        """Nobody can be told of an error by now but who reads the log, and each function has its turn."""
+        for function in self._stopping:
+            try:
+                function(self)
+            except Exception:
+                log.exception("%s: stopping failed", self.name)
+
+    def stop(self, ending: str = "shutdown") -> None:
+        """Finish what runs, within ``drain_s``, and leave; to be called in the loop's thread. Harmless twice.
+
+        ``ending``: how ``run`` ends, shutdown or restart.
+        """
+        if self._session is not None:
+            self.ending = self.ending or ending
+            self._leave.set()
+
+    async def _watch_memory(self) -> None:
+        """Look now and then how much memory the process takes, as the watchdog of deployed NorFab's workers does."""
+        for name, usual in WATCHDOG.items():
+            said = self.inventory.get(name, usual)
+            number = isinstance(said, (int, float)) and said > 0
+            fits = number if isinstance(usual, int) else said in ("log", "shutdown")
+            self.watchdog[name] = said if fits else usual
+        while True:
+            await asyncio.sleep(self.watchdog["watchdog_interval"])
+            self.watchdog_runs += 1
+            taken, most = self.process.read()["memory_rss_mbyte"], self.watchdog["memory_threshold_mbyte"]
+            if taken > most:
+                log.warning("%s: takes %g MiB, more than %g", self.name, taken, most)
+                if self.watchdog["memory_threshold_action"] == "shutdown":
+                    self.stop()
+
+    # -- what it is called, and where its jobs are ------------------------------------------------
 
     def take_name(self) -> str:
         """Settle what it is called, until ``run``, which does so too, is over.
 
         A worker without a name is called ``SERVICE-HOST``, or ``SERVICE-HOST-2`` and so on where others that share its
         folder are called so at present: started again it finds its jobs, and its broker knows it. Where no folder can
-        be written, and none was asked for, it is ``SERVICE-HOST-PID``.
+        be written, and none was asked for, it is ``SERVICE-HOST-PID``. Whether a given name is in use its store and the
+        broker tell.
 
         Raises:
             ConfigError: the folder cannot be used.
         """
-        must = self.state_dir is not None
-        if self._channel is not None or self._lock is not None:
-            pass
-        elif self.name != self._found:
-            if (
-                must
-            ):  # else nothing is left there; whether a given name is in use its store and the broker tell
-                self._lock_name(self.name)
-        else:
+        if self._lock is None and self.name == self._found:
             names = [f"{self._usual}-{number}" for number in range(2, NEIGHBOURS_MAX + 1)]
             try:
                 found = next(filter(self._lock_name, (self._found, self._usual, *names)), "")
@@ -210,7 +372,7 @@ class Worker:
                         f"{self.folder}: {NEIGHBOURS_MAX} workers are called {self._usual}; give a name"
                     )
             except ConfigError:
-                if must:
+                if self.state_dir is not None:
                     raise
                 found = f"{self._usual}-{os.getpid()}"
             self.name = self._found = found
@@ -237,6 +399,11 @@ class Worker:
     def folder(self) -> Path:
         """Where its jobs and keys are kept."""
         return self.state_dir or default_base_dir()
+
+    @property
+    def files_folder(self) -> Path:
+        """Where the files are that arguments named."""
+        return self.folder / VERSIONS
 
     def job_file(self) -> Path | None:
         """Where its jobs are kept; None: in memory only.
@@ -268,15 +435,23 @@ class Worker:
             f"  {self.slots} {'job' if self.slots == 1 else 'jobs'} at a time",
         ]
 
-    def stop(self) -> None:
-        """Finish what runs, within ``drain_s``, and leave; to be called in the loop's thread. Harmless twice."""
-        if self._session is not None:
-            self._session.stop()
+    # -- while it runs ----------------------------------------------------------------------------
+
+    @property
+    def session(self) -> Session:
+        """What it says to its broker and hears from it.
+
+        Raises:
+            RuntimeError: it does not run.
+        """
+        if self._session is None:
+            raise RuntimeError(f"worker {self.name} does not run")
+        return self._session
 
     @property
     def connected(self) -> bool:
         """Whether it is registered with a broker."""
-        return self._session is not None and self._session.jobs.heartbeat.registered
+        return self._session is not None and self._session.registered
 
     @property
     def trouble(self) -> str:
@@ -284,88 +459,56 @@ class Worker:
         return "not running" if self._session is None else self._session.channel.trouble
 
     async def client(self) -> NfpClient:
-        """The worker's own client, for tasks that submit jobs themselves.
+        """The worker's own client, ``NAME-NFPClient``, connected when it is first needed, for tasks that submit jobs.
 
         Raises:
             RuntimeError: the worker does not run, or has no client.
         """
-        if self._session is None:
-            raise RuntimeError(f"worker {self.name} does not run")
-        return await self._session.client()
+        if self.session.channel is self._channel or not (self.files or self.ask_inventory):
+            raise RuntimeError(f"worker {self.name} has no client of its own")
+        async with self._entering:  # jobs that need it at once get the same one, and not before it is open
+            if self._client is None:
+                client = NfpClient(
+                    self.name + CLIENT_OF_WORKER,
+                    broker=self.brokers,
+                    server_key=self.server_key,
+                    # the worker's: who lists that one has listed both names
+                    key=next((each.certificate for each in self._curves.values()), None),
+                    state_dir=self.folder,
+                    failover_s=self.failover_s,
+                    insecure=self.insecure,
+                )
+                await client.__aenter__()
+                self._client = client
+        return self._client
 
-    def main(self) -> int:
-        """Run until SIGTERM or SIGINT, again when management says restart; returns 0. A second signal ends at once.
-
-        What it is and where it keeps its jobs goes to the standard error stream.
-
-        Raises:
-            ConfigError: see ``run``.
-        """
-        self.take_name()
-        sys.stderr.write("".join(f"{line}\n" for line in self.summary()))
-        while asyncio.run(self.serve()) == "restart":
-            log.info("%s: starts anew", self.name)
-        return 0
-
-    async def serve(self) -> str:
-        """``run``, ended by SIGTERM or SIGINT, at once by a second one."""
-        loop = asyncio.get_running_loop()
-        running = loop.create_task(self.run(), name=f"worker {self.name}")
-        with supervision.signals(loop, lambda _: self.stop(), running.cancel):
-            await asyncio.wait([running])
-        return "shutdown" if running.cancelled() else running.result()
-
-    def _begin(self) -> None:
-        self._begun = True
-        for function in self._starting:
-            function(self)
-
-    def _end(self) -> None:
-        """Nobody can be told of an error by now but who reads the log, and each function has its turn."""
-        if not self._begun:
-            return
-        self._begun = False
-        for function in self._stopping:
+    async def _ask_inventory(self) -> None:
+        """Ask until the broker answers."""
+        self.inventory_status = "initialising"
+        client, clock = await self.client(), asyncio.get_running_loop().time
+        while True:
+            began = clock()
             try:
-                function(self)
-            except Exception:
-                log.exception("%s: stopping failed", self.name)
+                async with asyncio.timeout(INVENTORY_S):
+                    found = await client.inventory(self.name)
+            except (TimeoutError, HeadgateError) as error:
+                log.warning("%s: no inventory yet: %s", self.name, str(error) or "no answer")
+                await asyncio.sleep(max(0.0, began + RETRY_S - clock()))
+            else:
+                self.inventory.update(found if isinstance(found, dict) else {})
+                self.inventory_status = "completed"
+                return
 
-    # -- what it works with -----------------------------------------------------------------------
+    async def _localise(
+        self, task: Task, args: list[Any], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Fetch the files that arguments name; their paths take the place of the URLs."""
+        if self._channel is not None or not self.files:
+            return args, kwargs
+        return await localise((args, kwargs), self._fetch, as_text=task.nf_text)
 
-    def _open(self) -> Session:
-        if not 1 <= self.slots <= SLOTS_MAX:
-            raise ConfigError(f"{self.slots} jobs at a time, expected 1 to {SLOTS_MAX}")
-        if self._channel is not None:
-            return Session(self, self._channel, None)
-        curves = credentials(
-            self.state_dir,
-            self.name,
-            self.brokers,
-            key=self.key,
-            server_key=self.server_key,
-            insecure=self.insecure,
-        )
-
-        means: dict[str, Any] = {"failover_s": self.failover_s, "insecure": self.insecure}
-        channel = DealerChannel(
-            self.brokers,
-            identity=self.name,
-            sender=Sender.WORKER,
-            curves=curves,
-            open_timeout_s=self.open_timeout_s,
-            **means,
-        )
-        make_client = partial(  # its key is the worker's: who lists that one has listed both names
-            NfpClient,
-            self.name + CLIENT_OF_WORKER,
-            broker=self.brokers,
-            server_key={endpoint: each.server_key for endpoint, each in curves.items()} or PLAINTEXT,
-            key=next((each.certificate for each in curves.values()), None),
-            state_dir=self.folder,
-            **means,
-        )
-        return Session(self, channel, make_client if self.files or self.ask_inventory else None)
+    async def _fetch(self, url: str) -> Path:
+        return await fetch(await self.client(), self.files_folder, url)
 
 
 def check_service(service: str) -> str:
@@ -386,3 +529,11 @@ def usual_name(service: str) -> str:
     """``SERVICE-HOST``, cut to what a name may be with a number behind it."""
     whole = f"{service}-{socket.gethostname()}".encode()
     return whole[: NAME_BYTES_MAX - _ENDING_BYTES].decode(errors="ignore")
+
+
+def _listen(buffer: LogBuffer) -> None:
+    """Let ``buffer`` hold what the process logs; what Python shows of it without any handler it goes on showing."""
+    root = logging.getLogger()
+    if not root.handlers and logging.lastResort is not None:
+        root.addHandler(logging.lastResort)
+    root.addHandler(buffer)

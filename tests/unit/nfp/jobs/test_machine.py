@@ -14,7 +14,7 @@ from broker.nfp.jobs.machine import (
 )
 from broker.nfp.names import Command
 from broker.nfp.states import IllegalEvent, following
-from broker.nfp.worker.job_run import RUN
+from broker.nfp.worker.run import RUN
 from tests.tables import for_each
 from tests.unit.nfp.jobs.bench import Bench, FakePeer, result_body, the
 
@@ -32,7 +32,7 @@ BEGINNINGS = {
 def page() -> str:
     """The page of the tables; ``python -m tests.unit.nfp.jobs.test_machine`` writes it."""
     text = "# States of NFP's jobs, their parts, attempts at them and workers\n\n"
-    text += "Made of `machine.py` and of `worker/job_run.py`, which say what the words mean.\n"
+    text += "Made of `machine.py` and of `worker/run.py`, which say what the words mean.\n"
     for name, table in TABLES.items():
         text += f"\n## {name.capitalize()}\n\n```mermaid\nstateDiagram-v2\n"
         text += "".join(f"    [*] --> {state}\n" for state in BEGINNINGS[name])

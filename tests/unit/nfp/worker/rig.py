@@ -46,9 +46,8 @@ async def working(worker: Worker, broker: RawBroker, *, ready: bool = True):
             assert packet.service == worker.service
         yield running
     finally:
-        shift = worker._session
-        if shift is not None:
-            shift.drain_s = 0.0
+        if worker._session is not None:
+            worker.drain_s = 0.0
             worker.stop()
         elif not running.done():
             running.cancel()  # it has not even begun

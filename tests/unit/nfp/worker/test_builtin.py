@@ -8,22 +8,21 @@ import pytest
 
 from broker.nfp import bodies
 from broker.nfp.names import Command
-from broker.nfp.process_stats import ProcessStats
-from broker.nfp.worker import session
-from broker.nfp.worker.fetched_files import delete
-from broker.nfp.worker.session import Watchdog
+from broker.nfp.worker.fetched import delete
+from broker.nfp.worker.worker import VERSIONS
 from tests.live.nfp import running, section
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import confirm, final, made, post, result, working
 from tests.unit.nfp.worker.test_house import at_work
 
 
-def ask(task, prepare=lambda worker: None, /, **kwargs):
+def ask(task, prepare=lambda worker: None, /, *, inventory=None, **kwargs):
     """The result of one job at a worker of ours."""
 
     async def main():
         with RawBroker(opens=True) as broker:
             worker = made(broker, store=False)
+            worker.starting(lambda it: it.inventory.update(inventory or {}))
             async with working(worker, broker):
                 prepare(worker)
                 post(broker, "u1", task, **kwargs)
@@ -63,36 +62,30 @@ def test_a_process_without_handlers_goes_on_showing_what_it_showed(monkeypatch, 
 
 
 def test_its_configuration_is_what_the_inventory_says():
-    assert ask("get_watchdog_configuration")["result"] == {
-        "watchdog_interval": 30,
-        "memory_threshold_mbyte": 1000,
-        "memory_threshold_action": "log",
-    }
-    dog = Watchdog("w1", ProcessStats(), lambda: None)
+    usual = {"watchdog_interval": 30, "memory_threshold_mbyte": 1000, "memory_threshold_action": "log"}
+    assert ask("get_watchdog_configuration")["result"] == usual
     said = {"watchdog_interval": 5, "memory_threshold_mbyte": "much", "memory_threshold_action": "shutdown"}
+    found = ask("get_watchdog_configuration", inventory=said)["result"]
+    assert found == {**said, "memory_threshold_mbyte": 1000}
 
+
+@pytest.mark.parametrize("action", ["log", "shutdown"])
+def test_a_process_that_takes_too_much(caplog, action):
     async def main():
-        dog.start(said)
-        dog.stop()
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, store=False)
+            about = {
+                "watchdog_interval": 1e-3,
+                "memory_threshold_mbyte": 1e-3,
+                "memory_threshold_action": action,
+            }
+            worker.starting(lambda it: it.inventory.update(about))
+            async with working(worker, broker, ready=False):
+                await until(lambda: worker.watchdog_runs)
+                return worker.ending
 
-    asyncio.run(main())
-    assert dog.configuration == {**said, "memory_threshold_mbyte": 1000}
-
-
-@pytest.mark.parametrize(("action", "ends"), [("log", 0), ("shutdown", 1)])
-def test_a_process_that_takes_too_much(caplog, action, ends):
-    ended = []
-    dog = Watchdog("w1", ProcessStats(), lambda: ended.append(1))
-
-    async def main():
-        about = {"watchdog_interval": 1e-3, "memory_threshold_mbyte": 1e-3, "memory_threshold_action": action}
-        dog.start(about)
-        await until(lambda: dog.runs)
-        dog.stop()
-
-    asyncio.run(main())
+    assert asyncio.run(main()) == ("shutdown" if action == "shutdown" else "")
     assert "w1: takes" in caplog.text
-    assert bool(ended) == bool(ends)
 
 
 # -- fetched files and templates -------------------------------------------------------------------
@@ -139,7 +132,7 @@ def test_templates_are_rendered_from_text_and_from_shared_files_and_the_files_ca
     assert both["result"] == "hostname r1\nntp 10.0.0.1"
     assert confined["failed"]
     assert "unsafe" in confined["errors"][0]
-    assert gone == {"deleted": [str(tmp_path / "state" / session.VERSIONS / "ntp.j2")], "errors": []}
+    assert gone == {"deleted": [str(tmp_path / "state" / VERSIONS / "ntp.j2")], "errors": []}
 
 
 # -- the hook --------------------------------------------------------------------------------------
@@ -166,7 +159,7 @@ def test_what_stops_with_a_worker_stops_when_its_jobs_are_done_and_however_it_en
             running = asyncio.get_running_loop().create_task(worker.run())
             await broker.take_only(Command.READY)
             post(broker, "u1", "last")
-            await until(lambda: worker._session.jobs.table.open or worker._session.jobs.table.done)
+            await until(lambda: worker._session.open or worker._session.done)
             end(worker, running)
             if not running.cancelling():
                 await final(broker)

@@ -186,7 +186,7 @@ def test_a_running_job_is_pending_and_a_result_not_fetched_is_announced_again():
             packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
             assert (packet.status, body(packet)["status"]) == (300, state)
         go.set()
-        await until(lambda: worker._session.jobs.table.done == 2)
+        await until(lambda: worker._session.done == 2)
         get(broker, "u1")
         result(await broker.take_only(Command.RESPONSE, Command.EVENT))
         broker.sock.send_multipart([b"w1", b"", b"NFPB01", b"dummy", b"0x03"])  # as NorFab spells DISCONNECT
@@ -225,7 +225,7 @@ def test_a_leaving_worker_lets_its_last_results_be_fetched():
                 ready = await broker.take_only(Command.EVENT)
                 assert body(ready)["event_type"] == "result_ready"
                 worker.stop()
-                await until(lambda: worker._session.jobs.draining)
+                await until(lambda: worker._session.draining)
                 get(broker, "u1")
                 result(await final(broker))
                 goodbye = await broker.take_only(Command.DISCONNECT)
@@ -242,7 +242,7 @@ def test_built_in_tasks():
         async def ask(task, /, *args, **kwargs):
             uuid = f"b{next(numbers)}"
             post(broker, uuid, task, *args, client=b"cli-1", **kwargs)
-            await until(lambda: (job := worker._session.jobs.table.get(uuid)) and job.ended)
+            await until(lambda: (job := worker._session.jobs.get(uuid)) and job.ended)
             get(broker, uuid)
             packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
             while packet.status == 201:

@@ -46,7 +46,7 @@ def test_a_job_costs_one_message_each_way_and_is_recorded(tmp_path):
                 for n in range(20):
                     assert (await nfp.run("dummy", "ping", args=[n]))["w1"]["result"] == n
                 assert shift.channel.traffic.sent - before == 20
-                await until(lambda: len(shift.jobs.table) == 0)
+                await until(lambda: len(shift.jobs) == 0)
 
     asyncio.run(main())
 

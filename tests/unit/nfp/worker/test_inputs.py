@@ -177,7 +177,6 @@ def everything(**more):
         (Open, {"name": "r1", "x": 1}, {"name": "r1", "x": 1}),
         (Ports, {"a": "1", "b": 2}, {"a": 1, "b": 2}),
         (Ports, {"root": {"a": 1}}, {"a": 1}),
-        (Ports, {"root": 1}, {"root": 1}),
         (Names, {"root": ["a"]}, {"root": ["a"]}),
         (Checked, {"Count": "2"}, {"count": 2}),
         (Tagged, {"kind": "t", "name": "r1"}, {"name": "r1"}),

@@ -29,7 +29,7 @@ async def settled(broker, worker):
     packet = await broker.take_only(Command.RESPONSE, Command.KEEPALIVE)
     assert (packet.uuid, packet.status) == ("nobody", 404)
     await asyncio.sleep(0)
-    assert worker._session.jobs.table.open >= 0
+    assert worker._session.open >= 0
 
 
 def counted(worker, runs, *, idempotent=True):
@@ -114,11 +114,10 @@ def test_what_nobody_confirms_ends_at_its_deadline(tmp_path):
             worker = await left_over(broker, tmp_path, runs)
             async with working(worker, broker, ready=False):
                 await broker.take_only(Command.READY, Command.DISCONNECT)
-                job = worker._session.jobs.table.get("u1")
-                worker._session.jobs._never_confirmed(job)
+                worker._session.jobs["u1"].timer._run()  # its time is over
                 packet = await broker.take_only(Command.RESPONSE)
                 assert "no broker said" in result(packet, 408)["errors"][0]
-                assert (runs, worker._session.jobs.table.open) == ([], 0)
+                assert (runs, worker._session.open) == ([], 0)
 
     asyncio.run(main())
 
@@ -165,7 +164,7 @@ def test_what_waits_for_a_slot_when_the_connection_is_lost_is_held_back_too():
                 post(broker, "u1", "wait")
                 post(broker, "u2", "count")
                 assert (await broker.take_only(Command.RESPONSE)).uuid == "u1"
-                await until(lambda: worker._session.jobs.waiting)
+                await until(lambda: worker._session._waiting)
                 broker.say("w1", Command.DISCONNECT, service="dummy")
                 await broker.take_only(Command.READY)
                 assert broker.offers[-1]["jobs"] == {"u1": [1, "running"], "u2": [1, "waiting"]}
@@ -227,7 +226,7 @@ def test_what_must_not_be_run_twice_and_waits_for_the_word(word):
                     confirm(broker, "u1")
                     assert (await final(broker)).uuid == "u1"
                 assert len(runs) == (word != "deleted")
-                assert worker._session.jobs.table.open == 0
+                assert worker._session.open == 0
 
     asyncio.run(main())
 
@@ -304,7 +303,7 @@ def test_201_means_that_a_job_runs_and_what_does_not_is_given_back():
                 delete(broker, "u2", bodies.UNBEGUN)
                 packet = await broker.take_only(Command.RESPONSE)
                 assert (packet.uuid, packet.status) == ("u2", 404)
-                assert worker._session.jobs.table.open == 1
+                assert worker._session.open == 1
                 go.set()
                 assert (await final(broker)).uuid == "u1"
                 await settled(broker, worker)
@@ -370,7 +369,7 @@ def test_what_was_stopped_and_still_runs_is_run_again_when_it_has_ended(wanted):
                     assert (packet.status, packet.client) == (200, b"c#3")
                 await settled(broker, worker)
                 assert len(runs) == 1 + wanted
-                assert worker._session.jobs.table.open == 0
+                assert worker._session.open == 0
 
     asyncio.run(main())
 
@@ -413,7 +412,7 @@ def test_a_store_that_breaks_while_a_job_waits_costs_one_answer(tmp_path, idempo
                     assert "cannot store the job" in json.dumps(result(packet, 500)["errors"])
                 await settled(broker, worker)
                 assert len(runs) == idempotent
-                assert worker._session.jobs.table.open == 0
+                assert worker._session.open == 0
 
     asyncio.run(main())
 
@@ -465,18 +464,18 @@ def test_an_ordinary_task_that_is_cancelled_while_its_files_come_is_not_entered(
             worker = made(broker)
             worker.task(name="read")(runs.append)
             async with working(worker, broker):
-                jobs, asked, come = worker._session.jobs, asyncio.Event(), asyncio.Event()
+                jobs, asked, come = worker._session, asyncio.Event(), asyncio.Event()
 
                 async def slow(_task, args, kwargs):
                     asked.set()
                     await come.wait()
                     return args, kwargs
 
-                jobs._localise = slow
+                jobs.localise = slow
                 post(broker, "u1", "read", "x")
                 await asyncio.wait_for(asked.wait(), PATIENCE_S)
                 delete(broker, "u1")
-                await until(lambda: all(job.cancelled for job in worker._session.jobs.table))
+                await until(lambda: all(job.cancelled for job in worker._session.jobs.values()))
                 come.set()
                 packet = await final(broker)
                 assert (packet.uuid, packet.status) == ("u1", 417)
@@ -492,7 +491,7 @@ def test_a_job_that_is_deleted_at_any_moment_leaves_its_slot_and_the_store(tmp_p
             worker = made(broker, state_dir=tmp_path)
             counted(worker, [])
             async with working(worker, broker):
-                jobs = worker._session.jobs
+                jobs = worker._session
                 jobs.accept_after_s = 0.0
                 about = {"dialect": Dialect.NORFAB, "uuid": "u1", "client": b"c#1"}
                 jobs.on_packet(Packet(Sender.BROKER, Command.POST, body=b'{"task": "forever"}', **about))
@@ -502,6 +501,6 @@ def test_a_job_that_is_deleted_at_any_moment_leaves_its_slot_and_the_store(tmp_p
                 async with asyncio.timeout(PATIENCE_S):
                     while jobs.running or jobs.busy:
                         await asyncio.sleep(0.01)
-                return jobs._store.state("u1")
+                return jobs.store.state("u1")
 
     assert asyncio.run(main()) in ("", "cancelled")

@@ -279,7 +279,7 @@ def test_an_event_that_the_broker_does_not_take_fails_where_it_is_said():
                 await job.ask("x" * 3000)
 
             async with working(worker, broker):
-                worker._session.jobs.message_bytes = 2000
+                worker._session.said = worker._session.said._replace(message_bytes=2000)
                 for uuid in ("much", "asks"):
                     post(broker, uuid, uuid)
                     assert "the broker takes 2000" in result(await ended(broker))["messages"][0]

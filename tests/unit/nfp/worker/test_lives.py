@@ -260,7 +260,7 @@ def test_what_ended_is_shown_with_its_events_and_its_failure_in_a_later_life(tmp
                         await ask(broker, "u1", "copy")
                         store = worker._session.store
                         await until(lambda store=store: store.state("u1") == "recorded")
-                        assert len(worker._session.jobs.table) == 0
+                        assert len(worker._session.jobs) == 0
                     rows = await ask(broker, f"list{life}", "job_list", task="copy")
                     details = await ask(broker, f"details{life}", "job_details", uuid="u1")
                     assert [(row["uuid"], row["status"]) for row in rows] == [("u1", "FAILED")]
@@ -287,9 +287,9 @@ def test_a_job_that_was_recorded_is_answered_from_the_store_and_what_cannot_be_r
                 await until(lambda: worker._session.store.state("u1") == "recorded")
                 post(broker, "u1", "count")
                 assert (await final(broker)).data == first.data
-                await until(lambda: not worker._session.jobs.busy)
+                await until(lambda: not worker._session.busy)
                 confirm(broker, "u1", state=bodies.RECORDED)
-                await until(lambda: len(worker._session.jobs.table) == 0)
+                await until(lambda: len(worker._session.jobs) == 0)
 
                 async def unreadable(_uuids):
                     raise HeadgateError("the disk is gone")

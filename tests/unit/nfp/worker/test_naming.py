@@ -43,8 +43,6 @@ def test_a_name_that_was_found_stays_when_the_worker_runs_again(tmp_path):
         pass
     with named(two, one) as names:
         assert names == [f"s-{HOST}-2", f"s-{HOST}"]
-    with named(Worker("s", name=two.name, state_dir=tmp_path), two) as names:
-        assert names == [f"s-{HOST}-2", f"s-{HOST}"]
 
 
 def test_a_given_name_stays(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp import bodies
 from broker.nfp.names import Command, Dialect
-from broker.nfp.worker import Worker, jobs
+from broker.nfp.worker import Worker, session
 from broker.nfp.worker.store import StoredRun
 from tests.tables import for_each
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
@@ -63,7 +63,7 @@ def test_open_says_what_the_worker_is_and_ready_comes_after_the_answer():
 
 @pytest.mark.parametrize("task", ["ping", "aping"])
 def test_a_short_job_costs_one_message(task, monkeypatch):
-    monkeypatch.setattr(jobs, "ACCEPT_AFTER_S", PATIENCE_S)  # on a busy machine, too
+    monkeypatch.setattr(session, "ACCEPT_AFTER_S", PATIENCE_S)  # on a busy machine, too
 
     @story()
     async def one(broker, worker):
@@ -140,7 +140,7 @@ def test_so_many_jobs_at_a_time_as_there_are_slots(slots):
     async def one(broker, worker):
         for number in range(4):
             post(broker, f"u{number}", "wait", number)
-        await until(lambda: len(worker._session.jobs.table) == 4)
+        await until(lambda: len(worker._session.jobs) == 4)
         assert running == list(range(slots))
         go.set()
         done = set()
@@ -255,7 +255,7 @@ def test_a_broker_killed_with_jobs_under_way_gets_every_result_when_it_is_back()
             broker.close()
             await until(lambda: not worker.connected)
             go.set()
-            await until(lambda: worker._session.jobs.table.done == 4)
+            await until(lambda: worker._session.done == 4)
             with broker.restarted(epoch="e2") as again:
                 await again.take_only(Command.READY)
                 assert again.offers[-1]["jobs"] == {f"u{number}": [1, "done"] for number in range(4)}
@@ -306,7 +306,7 @@ def test_delete_ends_a_waiting_an_asynchronous_and_an_ordinary_job():
         post(broker, "u3", "patient")
         assert (await broker.take_only(Command.RESPONSE)).status == 201
         broker.say("w1", Command.DELETE, client=b"c#1", uuid="u3", body=b"{}")
-        await until(lambda: worker._session.jobs.table.get("u3").cancelled)
+        await until(lambda: worker._session.jobs.get("u3").cancelled)
         go.set()
         assert (await broker.take_only(Command.RESPONSE)).status == 417
         assert seen == [True]
@@ -382,7 +382,7 @@ def test_keepalives_are_sent_in_silence_and_a_silent_broker_is_left():
                 for _ in range(3):
                     await broker.take_only(Command.KEEPALIVE)
                 broker.say("w1", Command.KEEPALIVE, service="dummy")
-                await until(lambda: worker._session.jobs.heartbeat.received == 1)
+                await until(lambda: worker._session.keepalives_received == 1)
                 broker.multiplier = 3
                 broker.say("w1", Command.DISCONNECT, service="dummy")
                 await broker.take_only(Command.READY, Command.KEEPALIVE)
@@ -447,7 +447,7 @@ def test_a_draining_worker_finishes_what_runs_and_then_says_goodbye():
                 post(broker, "u1", "long")
                 assert (await broker.take_only(Command.RESPONSE)).status == 201
                 worker.stop()
-                await until(lambda: worker._session.jobs.draining)
+                await until(lambda: worker._session.draining)
                 post(broker, "u2", "ping")  # too late: left to another worker
                 go.set()
                 packet = await broker.take_only(Command.RESPONSE)
@@ -530,7 +530,7 @@ def test_a_result_that_finds_the_outbox_full_behind_another_one_is_sent_too():
         way.writable = room.wait
         for number, uuid in enumerate(("u1", "u2"), 1):  # the second ends while the first waits for room
             post(broker, uuid, "aping")
-            await until(lambda number=number: len(worker._session.jobs.table.unrecorded) == number)
+            await until(lambda number=number: len(worker._session.unrecorded) == number)
         full[0] = False
         room.set()
         assert [(await broker.take_only(Command.RESPONSE)).uuid for _ in range(2)] == ["u1", "u2"]
@@ -543,7 +543,7 @@ def test_a_known_job_that_is_deleted_while_its_result_is_looked_up_ends_once(tmp
         with RawBroker(opens=True) as broker:
             worker = made(broker, state_dir=tmp_path)
             async with working(worker, broker):
-                jobs = worker._session.jobs
+                jobs = worker._session
                 looked, found = asyncio.Event(), asyncio.Event()
 
                 async def find(uuid):
@@ -551,14 +551,14 @@ def test_a_known_job_that_is_deleted_while_its_result_is_looked_up_ends_once(tmp
                     await found.wait()
                     return StoredRun(uuid, b"c#1", "dummy", "ping", b"{}", True, "done", 200, b'{"w1":{}}')
 
-                jobs._store.state = lambda uuid: "done"
-                jobs._store.find = find
+                jobs.store.state = lambda uuid: "done"
+                jobs.store.find = find
                 post(broker, "u1", "ping")
                 await asyncio.wait_for(looked.wait(), PATIENCE_S)
                 broker.say("w1", Command.DELETE, client=b"c#1", uuid="u1", body=b"{}")
                 assert (await broker.take_only(Command.RESPONSE)).status == 417
                 found.set()
                 await until(lambda: not jobs.busy)
-                assert jobs.table.open == 0
+                assert jobs.open == 0
 
     asyncio.run(main())

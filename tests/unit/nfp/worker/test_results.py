@@ -3,12 +3,16 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
-from broker.nfp.worker.results import Result, encode, event_time, normalise
+from broker.nfp.worker.run import Result, completed, encode
+from broker.nfp.worker.session import event_time
+
+NOTHING = SimpleNamespace(errors=[], messages=[], resources=[], resources_failed=[], diff=None, dry_run=False)
 
 
 def said(result):
-    return json.loads(encode("w", result))["w"]
+    return json.loads(encode("w", completed(result, NOTHING)))["w"]
 
 
 def test_what_json_can_say_is_said():
@@ -24,11 +28,11 @@ def test_what_it_cannot_becomes_a_failed_result_that_tells_so():
         found = said(result)
         assert found["failed"]
         assert "cannot be written as JSON" in found["errors"][-1]
-        assert (found["messages"], found["juuid"], found["task"]) == (["m", "1"], "u1", None)
+        assert (found["messages"], found["juuid"], found["task"]) == (["m", "1"], "u1", "5")
 
 
 def test_loose_fields_of_a_tasks_own_result_are_tidied():
-    found = said(normalise(Result(errors="one", messages=None, resources=("a",), failed=1)))
+    found = said(Result(errors="one", messages=None, resources=("a",), failed=1))
     assert (found["errors"], found["messages"], found["resources"], found["failed"]) == (
         ["one"],
         [],

@@ -9,7 +9,7 @@ from broker.nfp.names import Command
 from broker.nfp.worker import shared_loop
 from broker.nfp.worker.shared_loop import LoopWatch
 from tests.tables import for_each
-from tests.unit.nfp.worker.rig import PATIENCE_S, RawBroker, final, made, post, result, working
+from tests.unit.nfp.worker.rig import PATIENCE_S, RawBroker, made, post, result, working
 
 
 def test_a_task_that_blocks_is_named_while_the_heartbeat_goes_on(monkeypatch, caplog):
@@ -27,9 +27,9 @@ def test_a_task_that_blocks_is_named_while_the_heartbeat_goes_on(monkeypatch, ca
             async def blocks(job):
                 entered.append(job.uuid)
                 job.progress("before")
-                heartbeat = worker._session.jobs.heartbeat
-                enough, end = heartbeat.sent + 3, time.monotonic() + PATIENCE_S
-                while heartbeat.sent < enough or "blocked" not in caplog.text:
+                session = worker._session
+                enough, end = session.keepalives_sent + 3, time.monotonic() + PATIENCE_S
+                while session.keepalives_sent < enough or "blocked" not in caplog.text:
                     assert time.monotonic() < end
                     time.sleep(0.005)  # noqa: ASYNC251 (that is the point)
 
@@ -54,23 +54,22 @@ def test_a_task_that_blocks_is_named_while_the_heartbeat_goes_on(monkeypatch, ca
     assert "(blocks)" in caplog.text
 
 
-@for_each(("remaining_s", "beats"), [(60.0, True), (0.0, False)])
-def test_a_blocked_loop_has_a_heartbeat_for_the_time_of_its_job(monkeypatch, caplog, remaining_s, beats):
+@for_each(("left_s", "beats"), [(60.0, True), (0.0, False)])
+def test_a_blocked_loop_has_a_heartbeat_for_the_time_of_its_job(monkeypatch, caplog, left_s, beats):
     monkeypatch.setattr(shared_loop, "LOOK_S", 0.01)
     monkeypatch.setattr(shared_loop, "BLOCKED_S", 0.03)
 
     async def main():
-        beaten, told = [], []
-        jobs = SimpleNamespace(
-            worker="w1",
-            heartbeat=SimpleNamespace(beat_from_thread=lambda: beaten.append(1)),
-            told_as=lambda task: told.append(1) or "task x",
-            remaining_s=lambda task: remaining_s,
-        )
-        watch = LoopWatch(jobs)
+        beaten = []
+        caplog.clear()
+        job = SimpleNamespace(uuid="u1", task="x", left_s=left_s, running=asyncio.current_task())
+        other = SimpleNamespace(uuid="u2", task="y", left_s=60.0 - left_s, running=None)
+        running = {"u1": job, "u2": other}
+        session = SimpleNamespace(worker="w1", running=running, beat_from_thread=lambda: beaten.append(1))
+        watch = LoopWatch(session)
         watch.start()
         end = time.monotonic() + PATIENCE_S
-        while not told or "is blocked for" not in caplog.text:
+        while "is blocked for" not in caplog.text:
             assert time.monotonic() < end
             time.sleep(0.005)  # noqa: ASYNC251 (that is the point)
         watch.stop()
@@ -78,24 +77,5 @@ def test_a_blocked_loop_has_a_heartbeat_for_the_time_of_its_job(monkeypatch, cap
 
     with caplog.at_level(logging.WARNING, "headgate"):
         assert asyncio.run(main()) is beats
+    assert "by task x of job u1" in caplog.text
     assert ("no sign of life" in caplog.text) is not beats
-
-
-def test_the_time_of_a_blocking_job_is_that_of_its_deadline():
-    async def main():
-        with RawBroker(opens=True) as broker:
-            worker = made(broker, store=False)
-            left = []
-
-            @worker.task
-            async def looks(job):
-                jobs = worker._session.jobs
-                left.append((jobs.remaining_s(asyncio.current_task()), jobs.remaining_s(None)))
-
-            async with working(worker, broker):
-                post(broker, "u1", "looks", timeout=500)
-                await final(broker)
-                assert worker._session.jobs.remaining_s(None) < 0
-            assert all(400 < each <= 500 for each in left[0])
-
-    asyncio.run(main())

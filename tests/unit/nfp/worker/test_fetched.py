@@ -11,7 +11,7 @@ import pytest
 
 from broker.nfp.client import NfpClient
 from broker.nfp.client.fetch import MARK_CHARS
-from broker.nfp.worker import Worker, fetched_files
+from broker.nfp.worker import Worker, fetched
 from tests.live.nfp import running, section
 from tests.unit.nfp.client.fake_broker import FakeBroker
 from tests.unit.nfp.client.running import SOON, WITHIN_S
@@ -35,7 +35,7 @@ def mark(data):
 def test_a_path_keeps_its_content(broker, tmp_path):
     async def main():
         async with asyncio.timeout(WITHIN_S), NfpClient("c", broker=broker.endpoint, limits=SOON) as client:
-            fetch = functools.partial(fetched_files.fetch, client, tmp_path)
+            fetch = functools.partial(fetched.fetch, client, tmp_path)
             old = broker.files[URL]
             before = await fetch(URL)
             assert before == tmp_path / "images" / "a.bin" / mark(old) / "a.bin"
@@ -49,7 +49,7 @@ def test_a_path_keeps_its_content(broker, tmp_path):
 def test_contents_that_nobody_asks_for_go_when_another_comes(broker, tmp_path):
     async def main():
         async with asyncio.timeout(WITHIN_S), NfpClient("c", broker=broker.endpoint, limits=SOON) as client:
-            fetch = functools.partial(fetched_files.fetch, client, tmp_path)
+            fetch = functools.partial(fetched.fetch, client, tmp_path)
             paths = []
             for data in (b"forgotten", b"used"):
                 broker.files[URL] = data
@@ -57,7 +57,7 @@ def test_contents_that_nobody_asks_for_go_when_another_comes(broker, tmp_path):
             stranger = tmp_path / "images" / "a.bin" / "below" / "x"
             stranger.parent.mkdir()
             stranger.touch()
-            long_ago = time.time() - fetched_files.KEPT_S - 60
+            long_ago = time.time() - fetched.KEPT_S - 60
             for path in (*paths, stranger):
                 os.utime(path, (long_ago, long_ago))
                 os.utime(path.parent, (long_ago, long_ago))
