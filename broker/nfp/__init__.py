@@ -9,8 +9,8 @@ One job's journey, room by room::
 
 What the broker answers itself::
 
-    management/  counters, workers, jobs, events with replay
-    inventory/   data of workers: YAML with patterns, rendered, redacted
+    management/  counters, workers, jobs, inventory, events
+    inventory/   where the data of workers comes from: YAML with patterns, rendered, redacted
     files/       files of one folder, in chunks
     service/     a service of the Flux broker: topics ``nfp.SERVICE.TASK``, events ``nfp.job.UUID.KIND``
 

@@ -162,8 +162,6 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     uuid: str
     peer: Peer
-    raw: bytes
-    """The body as it came."""
 
 
 class Answer(NamedTuple):
@@ -171,7 +169,3 @@ class Answer(NamedTuple):
 
     status: int
     body: bytes
-
-
-Later = Callable[[Callable[[Answer], None]], None]
-"""An answer that takes its time: it calls the function it is given with it, once, or never when the broker stops."""

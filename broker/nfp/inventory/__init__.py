@@ -16,18 +16,17 @@ Rooms::
     datastore    the file and those it names: loading, reloading, one worker's merged mapping
     reader       that in a thread, for a broker with others to answer
     topology     what the inventory wants to be started
-    service      ``sid.service.broker``
+
+A broker tells of it in ``management.inventory``.
 """
 
 from broker.nfp.inventory.datastore import Datastore
 from broker.nfp.inventory.mappings import redacted
 from broker.nfp.inventory.reader import Reader
-from broker.nfp.inventory.service import InventoryService
 from broker.nfp.inventory.topology import Topology, TopologyWorker, load_environment, read_topology
 
 __all__ = [
     "Datastore",
-    "InventoryService",
     "Reader",
     "Topology",
     "TopologyWorker",

@@ -1,15 +1,14 @@
-"""Who is told about jobs: subscriptions of peers with replay, and listeners in this process (NFP, "NFP/Broker-PUB").
+"""Who is told about jobs: subscriptions of peers, and listeners in this process (NFP, "NFP/Broker-PUB").
 
-Theory of operation. Events are numbered and held by the buffer, the latest within a count and a number of bytes, so a
-number is *held*, *forgotten* (older) or not given yet. Numbers begin at 1 with every start of the broker; its
-incarnation id (``epoch``) tells which beginning is meant. What an event says is encoded when the first subscriber wants
-it, once for all of them.
+Theory of operation. Events are numbered and held, the latest within a count and a number of bytes, so a number is
+*held*, *forgotten* (older) or not given yet. Numbers begin at 1 with every start of the broker; its incarnation id
+(``epoch``) tells which beginning is meant. Held events are read by number, page by page (``read``).
 
-A subscription is a filter, and while it is *behind* the number it has come to. One that is not behind gets what it
-wants at once, and is asked about nothing else: those for one job are found by its uuid. One whose peer's queue is long,
-or that replays, is behind, and is delivered from the buffer later (``pump``). Only what the buffer forgets before it
-could be delivered is lost, and that is counted exactly: the next thing the subscriber gets says so (kind ``gap``). Each
-delivery asks again whether the peer may see the job.
+A subscription is a filter. What passes it is sent at once, or not at all: while the peer's queue is more than half full
+the events it misses are counted, and the next thing the subscriber gets, as soon as there is room, says which numbers
+they have (kind ``gap``), so that it can read them. Subscriptions for one job are found by its uuid, and are asked about
+no other. Each delivery asks again whether the peer may see the job. What an event says is encoded when the first
+subscriber wants it, once for all of them.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from broker.bounded_queue import BoundedQueue
 from broker.holdings import Holdings
 from broker.nesting import read_json
 from broker.nfp.access import Access
 from broker.nfp.contract import EventFilter, JobEvent, Peer
-from broker.nfp.frames import Packet, answer_packet
+from broker.nfp.frames import answer_packet
 from broker.nfp.names import EVENTS, Command
 from broker.nfp.principal import told_userid
 
@@ -35,13 +35,8 @@ SUBSCRIPTIONS_PER_HOLDER: Final = 16
 """On however many connections: a dashboard needs one or two."""
 SUBSCRIPTIONS_MAX: Final = 256
 """In all: those for more than one job are asked about every event."""
-BACKLOG_MAX: Final = 1000
-"""Packets that may wait for a peer before its events wait in the buffer, so that its results still find room."""
-TURN_MAX: Final = 256
-"""Entries looked at for one subscription at a time: a long replay does not hold up everybody else."""
-
-RETRY_S: Final = 0.1
-"""How long a slow peer is left alone."""
+LOOKED_AT_MAX: Final = 20_000
+"""Events one ``read`` looks at: all that are held by default."""
 HELD_MAX: Final = 8192
 """Events held, as the setting ``events_ring`` says by default."""
 HELD_MAX_BYTES: Final = 32 << 20
@@ -53,10 +48,6 @@ BODY_MAX_BYTES: Final = 16 << 10
 _SPOKEN: Final = frozenset({"progress", "input_request", "input_response", "result_ready", "published"})
 """Kinds whose body is the event itself; results and streams go to who asked for them."""
 
-Later = Callable[[float, Callable[[], None]], object]
-Listener = Callable[[JobEvent, int], None]
-"""Gets every event with its number, body included, at once."""
-
 
 class BufferedEvent(msgspec.Struct, eq=False, gc=False):
     """A numbered event.
@@ -65,57 +56,49 @@ class BufferedEvent(msgspec.Struct, eq=False, gc=False):
         sequence: its number.
         event: what happened, without the body of a result or a stream.
         time_s: wall clock, for people.
-        weight: bytes it counts for.
+        epoch: whose number it is.
     """
 
     sequence: int
     event: JobEvent
     time_s: float
-    weight: int = ENTRY_BYTES
+    epoch: str
     _encoded: bytes | None = None
 
-    def encoded(self, epoch: str) -> bytes:
-        """The JSON body of its EVENT packet, made once; see ``told``."""
+    def told(self) -> dict[str, Any]:
+        """Return what subscribers read.
+
+        Keys: ``kind``, ``uuid``, ``service``, ``task``, ``holder``, ``userid`` (null: none), ``worker``, ``attempt``,
+        ``status``, ``state`` (how it ended: of a finished part, or of the job), ``size`` (bytes left out or passed),
+        ``time`` (wall clock seconds), ``sequence``, ``epoch`` and ``event``: what the worker said, null when it said
+        nothing or no JSON. What was published and is no JSON is its text, or {"base64": ...}.
+        """
+        said = asdict(self.event)
+        return said | {
+            "userid": told_userid(self.event.userid),
+            "time": round(self.time_s, 3),
+            "sequence": self.sequence,
+            "epoch": self.epoch,
+            "event": _spoken(said.pop("body"), self.event.kind),
+        }
+
+    def encoded(self) -> bytes:
+        """Return that as the JSON body of its EVENT packet, made once."""
         if self._encoded is None:
-            self._encoded = msgspec.json.encode(told(self, epoch))
+            self._encoded = msgspec.json.encode(self.told())
         return self._encoded
 
 
-def numbered(sequence: int, event: JobEvent, time_s: float) -> BufferedEvent:
-    """The entry of ``event``: bodies of results and streams, and what is too long, are left out of it."""
+Listener = Callable[[JobEvent, BufferedEvent], None]
+"""Gets every event at once, body included, and as it is held."""
+
+
+def _held(event: JobEvent) -> JobEvent:
+    """The event without the body of a result or a stream, or one that is too long."""
     size = len(event.body)
     if size and (size > BODY_MAX_BYTES or event.kind not in _SPOKEN):
-        event = replace(event, body=b"", size=event.size or size)
-        size = 0
-    return BufferedEvent(sequence, event, time_s, ENTRY_BYTES + size)
-
-
-def told(entry: BufferedEvent, epoch: str) -> dict[str, Any]:
-    """What subscribers read.
-
-    Keys: ``kind``, ``uuid``, ``service``, ``task``, ``holder``, ``userid`` (null: none), ``worker``, ``attempt``,
-    ``status``, ``state`` (how it ended: of a finished part, or of the job), ``size`` (bytes left out or passed),
-    ``time`` (wall clock seconds), ``sequence``, ``epoch`` and ``event``: what the worker said, null when it said
-    nothing or no JSON. What was published and is no JSON is its text, or {"base64": ...}.
-    """
-    event = entry.event
-    return {
-        "kind": event.kind,
-        "uuid": event.uuid,
-        "service": event.service,
-        "task": event.task,
-        "holder": event.holder,
-        "userid": told_userid(event.userid),
-        "worker": event.worker,
-        "attempt": event.attempt,
-        "status": event.status,
-        "state": event.state,
-        "size": event.size,
-        "time": round(entry.time_s, 3),
-        "sequence": entry.sequence,
-        "epoch": epoch,
-        "event": _spoken(event.body, event.kind),
-    }
+        return replace(event, body=b"", size=event.size or size)
+    return event
 
 
 def _spoken(body: Any, kind: str = "") -> Any:
@@ -124,55 +107,12 @@ def _spoken(body: Any, kind: str = "") -> Any:
     try:
         return read_json(body)
     except (msgspec.MsgspecError, UnicodeError):
-        return _plain(bytes(body)) if kind == "published" else None
-
-
-def _plain(body: bytes) -> Any:
+        if kind != "published":
+            return None
     try:
-        return body.decode()
+        return bytes(body).decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(body).decode()}
-
-
-class ReplayBuffer:
-    """The latest entries.
-
-    Args:
-        held_max: entries held at most, at least 1.
-        held_max_bytes: their weight at most; the latest one is held whatever it weighs.
-    """
-
-    __slots__ = ("entries", "last")
-
-    def __init__(self, held_max: int = HELD_MAX, held_max_bytes: int = HELD_MAX_BYTES) -> None:
-        self.entries: BoundedQueue[BufferedEvent] = BoundedQueue(max(1, held_max), held_max_bytes)
-        self.last = 0
-        """The number of the latest event, 0 before the first."""
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    @property
-    def first(self) -> int:
-        """The oldest number held; one more than ``last`` while nothing is."""
-        return self.last - len(self.entries) + 1
-
-    def add(self, event: JobEvent, time_s: float) -> BufferedEvent:
-        """Number ``event`` and hold it; whether older ones have to go ``entries`` says."""
-        self.last = last = self.last + 1
-        entry = numbered(last, event, time_s)
-        self.entries.add(entry, entry.weight)
-        return entry
-
-    def __getitem__(self, sequence: int) -> BufferedEvent:
-        """The entry of a number that is held.
-
-        Raises:
-            IndexError: it is not.
-        """
-        if not self.first <= sequence <= self.last:
-            raise IndexError(f"event {sequence} is not held: {self.first} to {self.last} are")
-        return self.entries[sequence - self.first]
 
 
 class EventSubscription:
@@ -180,64 +120,51 @@ class EventSubscription:
 
     Attributes:
         peer, event_filter, ident: whose, what, and its name, the uuid of the request that made it.
-        next: the number to look at next, while it is behind.
         holder: whose job it counts as.
-        lost: events it wanted, was allowed to see and will never get, not yet told.
-        dropped: all it ever lost.
+        missed: how many events it was not sent and not yet told of; ``first_missed`` and ``last_missed`` of them.
+        dropped: all it was ever not sent.
     """
 
-    def __init__(self, peer: Peer, event_filter: EventFilter, ident: str, begin: int) -> None:
+    def __init__(self, peer: Peer, event_filter: EventFilter, ident: str) -> None:
         self.peer = peer
         self.holder = peer.principal.holder
         self.event_filter = event_filter
         self.ident = ident
-        self.next = begin
-        self.lost = 0
-        self.first_lost = 0
-        self.last_lost = 0
+        self.missed = 0
+        self.first_missed = 0
+        self.last_missed = 0
         self.dropped = 0
 
-    def missed(self, entry: BufferedEvent) -> None:
-        """The buffer forgets ``entry``, which it wanted, before it was delivered."""
-        self.lost += 1
+    def miss(self, sequence: int) -> None:
+        """The event of this number is not sent: the peer has no room."""
+        self.first_missed = self.first_missed if self.missed else sequence
+        self.last_missed = sequence
+        self.missed += 1
         self.dropped += 1
-        self.first_lost = self.first_lost or entry.sequence
-        self.last_lost = entry.sequence
 
 
 class Gap(NamedTuple):
-    """Numbers a replay cannot bring back. ``first`` and ``last`` are 0 when they belong to another epoch."""
+    """Numbers that are not held. ``first`` and ``last`` are 0 when they belong to another epoch."""
 
     reason: str
     first: int
     last: int
 
 
-class Subscribed(NamedTuple):
-    """How a subscription begins: behind number ``since``; ``gap`` is what was asked for and is not held."""
-
-    ident: str
-    since: int
-    gap: Gap | None
-
-
 class EventBus:
-    """Numbers job events and delivers them.
+    """Numbers job events, holds the latest, and delivers them.
 
     Args:
         epoch: the broker's incarnation id.
         access: the rules. Default: users may call everything.
-        held_max, held_max_bytes: the buffer's bounds.
-        backlog: how many packets wait for a peer.
-        backlog_max: see ``BACKLOG_MAX``.
-        later: calls a function after some seconds (a loop's ``call_later``), for replays and peers that were slow;
-            without it somebody has to call ``pump``.
+        held_max: events held at most, at least 1.
+        held_max_bytes: their weight at most; the latest one is held whatever it weighs.
         wall: wall clock, seconds.
 
     Attributes:
-        epoch: as given.
+        epoch: as given. last: the number of the latest event, 0 before the first. held: events held.
         delivered: events sent.
-        dropped: events subscribers lost.
+        dropped: events that subscribers had no room for.
     """
 
     def __init__(
@@ -247,69 +174,38 @@ class EventBus:
         *,
         held_max: int = HELD_MAX,
         held_max_bytes: int = HELD_MAX_BYTES,
-        backlog: Callable[[Peer], int] = lambda _: 0,
-        backlog_max: int = BACKLOG_MAX,
-        later: Later | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.epoch = epoch
-        self._access = access or Access()
+        self.last = 0
         self.delivered = 0
         self.dropped = 0
-        self.buffer = ReplayBuffer(held_max, held_max_bytes)
-        self._backlog = backlog
-        self._backlog_max = backlog_max
+        self.held: BoundedQueue[BufferedEvent] = BoundedQueue(max(1, held_max), held_max_bytes)
+        self._access = access or Access()
         self._wall = wall
-        self._later = later
-        self._due = False
         self._by_peer: dict[int, list[EventSubscription]] = {}
         self._by_holder: Holdings[str] = Holdings()
         self._by_uuid: dict[str, dict[EventSubscription, None]] = {}
         """Under "": those for more than one job."""
-        self._all: dict[EventSubscription, None] = {}
-        self._behind: dict[EventSubscription, None] = {}
         self._listeners: dict[Listener, None] = {}
 
     # -- what happens -----------------------------------------------------------------------------
 
     def publish(self, event: JobEvent) -> None:
         """Number, hold and deliver ``event``."""
-        buffer = self.buffer
-        entry = buffer.add(event, self._wall())
-        if self._all:
-            self._deliver(entry)
-        while buffer.entries.overflowing:
-            forgotten = buffer.entries.pop()
-            if self._behind:
-                self._forget(forgotten)
+        self.last = sequence = self.last + 1
+        entry = BufferedEvent(sequence, _held(event), self._wall(), self.epoch)
+        self.held.add(entry, ENTRY_BYTES + len(entry.event.body))
+        while self.held.overflowing:
+            self.held.pop()
+        if self._by_uuid:
+            for uuid in ("", event.uuid):
+                for subscription in tuple(self._by_uuid.get(uuid, ())):
+                    if self.may_follow(subscription.peer, subscription.event_filter, entry.event):
+                        self._deliver(subscription, entry)
         if self._listeners:
             for listener in tuple(self._listeners):
-                listener(event, entry.sequence)
-
-    def _deliver(self, entry: BufferedEvent) -> None:
-        event, behind = entry.event, self._behind
-        for subscription in tuple(behind):
-            self._advance(subscription)
-        for uuid in ("", event.uuid):
-            for subscription in tuple(self._by_uuid.get(uuid, ())):
-                if subscription.next > entry.sequence or subscription in behind:
-                    continue  # it is through, or has to wait
-                if self._matches(subscription, event):
-                    subscription.next = entry.sequence
-                    self._advance(subscription)
-        if behind:
-            self._schedule(RETRY_S)
-
-    def _forget(self, entry: BufferedEvent) -> None:
-        for subscription in self._behind:
-            if subscription.next <= entry.sequence:
-                subscription.next = entry.sequence + 1
-                if self._matches(subscription, entry.event):
-                    subscription.missed(entry)
-                    self.dropped += 1
-
-    def _matches(self, subscription: EventSubscription, event: JobEvent) -> bool:
-        return self.may_follow(subscription.peer, subscription.event_filter, event)
+                listener(event, entry)
 
     def may_follow(self, peer: Peer, event_filter: EventFilter, event: JobEvent) -> bool:
         """True when ``event_filter`` is for ``event`` and ``peer`` may see it now.
@@ -322,122 +218,114 @@ class EventBus:
             return peer.principal.may_see(event.holder)
         return bool(event_filter.uuid) and self._access.may_call(peer.principal, event.service, event.task)
 
-    def pump(self) -> bool:
-        """Deliver what waits (a replay proceeds by ``TURN_MAX`` each time) and end subscriptions whose peer is gone.
-
-        Returns: True when a peer with room still has something to get: call again soon.
-        """
-        more = False
-        for subscription in tuple(self._behind):
-            more |= self._advance(subscription)
-        if self._behind:
-            self._schedule(0.0 if more else RETRY_S)
-        return more
-
-    def _schedule(self, delay_s: float) -> None:
-        if self._later is not None and not self._due:
-            self._due = True
-            self._later(delay_s, self._pump_due)
-
-    def _pump_due(self) -> None:
-        self._due = False
-        self.pump()
-
-    def _advance(self, subscription: EventSubscription) -> bool:
-        """Deliver as much as peer and turn allow; True when only the turn has ended."""
-        peer, buffer = subscription.peer, self.buffer
+    def _deliver(self, subscription: EventSubscription, entry: BufferedEvent) -> None:
+        peer, event = subscription.peer, entry.event
         if not peer.alive:
-            self.gone(peer)
-            return False
-        self._behind[subscription] = None
-        for _ in range(TURN_MAX):
-            if subscription.lost and not self._tell_gap(subscription):
-                return False
-            if subscription.next > buffer.last:
-                del self._behind[subscription]
-                return False
-            entry = buffer[subscription.next]
-            if self._matches(subscription, entry.event):
-                if not self._send(peer, _event_packet(peer, entry, self.epoch)):
-                    return False
-                self.delivered += 1
-            subscription.next += 1
-        return True
-
-    def _send(self, peer: Peer, packet: Packet) -> bool:
-        return self._backlog(peer) < self._backlog_max and peer.send(packet)
+            self.unsubscribe(peer)
+        elif self._tell_gap(subscription) and self._send(
+            peer, event.service, event.uuid, entry.encoded(), entry.sequence
+        ):
+            self.delivered += 1
+        else:
+            subscription.miss(entry.sequence)
+            self.dropped += 1
 
     def _tell_gap(self, subscription: EventSubscription) -> bool:
+        """Tell which events it has missed, if there are any; False: not even for that there is room."""
+        if not subscription.missed:
+            return True
+        last = subscription.last_missed
         body = {
             "kind": "gap",
             "subscription": subscription.ident,
-            "lost": subscription.lost,
-            "first": subscription.first_lost,
-            "last": subscription.last_lost,
-            "sequence": subscription.last_lost,
+            "lost": subscription.missed,
+            "first": subscription.first_missed,
+            "last": last,
+            "sequence": last,
             "epoch": self.epoch,
         }
-        told = msgspec.json.encode(body)
-        packet = _packet(subscription.peer, EVENTS, subscription.ident, told, subscription.last_lost)
-        if not self._send(subscription.peer, packet):
+        if not self._send(subscription.peer, EVENTS, subscription.ident, msgspec.json.encode(body), last):
             return False
-        subscription.lost = subscription.first_lost = subscription.last_lost = 0
+        subscription.missed = 0
         return True
+
+    def _send(self, peer: Peer, service: str, uuid: str, body: bytes, sequence: int) -> bool:
+        if not peer.has_spare_room():
+            return False
+        packet = answer_packet(Command.EVENT, peer.dialect, service, uuid, 200, body)
+        packet.sequence = sequence
+        return peer.send(packet)
+
+    def has_room(self, peer: Peer) -> None:
+        """``peer`` has room again, after it had none: it is told what it has missed."""
+        for subscription in self._by_peer.get(id(peer), ()):
+            self._tell_gap(subscription)
+
+    # -- what has happened ------------------------------------------------------------------------
+
+    def read(
+        self, peer: Peer, event_filter: EventFilter, limit: int, *, since: int | None = None, epoch: str = ""
+    ) -> tuple[list[dict[str, Any]], int, Gap | None]:
+        """Return held events, the number up to which they were looked for, and what is missing.
+
+        Args:
+            peer: who may see them.
+            event_filter: which.
+            limit: how many at most; at most ``LOOKED_AT_MAX`` are looked at.
+            since: those behind this number; None: all that are held.
+            epoch: whose numbers ``since`` counts; "" means the present ones.
+
+        Raises:
+            ValueError: ``since`` was not given yet.
+        """
+        at, gap = self.missing(0 if since is None else since, epoch)
+        told: list[dict[str, Any]] = []
+        oldest = self.last - len(self.held) + 1
+        end = min(self.last, at + LOOKED_AT_MAX)
+        while at < end and len(told) < limit:
+            at += 1
+            entry = self.held[at - oldest]
+            if self.may_follow(peer, event_filter, entry.event):
+                told.append(entry.told())
+        return told, at, gap if since is not None else None
+
+    def missing(self, since: int, epoch: str) -> tuple[int, Gap | None]:
+        """Return what a reader who knows ``since`` of ``epoch`` can go on behind, and what is no longer held of it.
+
+        Raises:
+            ValueError: that number was not given yet, or is negative.
+        """
+        before = self.last - len(self.held)
+        if epoch not in ("", self.epoch):
+            return before, Gap("the broker was started anew; what came before is not held", 0, 0)
+        if not 0 <= since <= self.last:
+            raise ValueError(f"since {since}, expected 0 to {self.last}, the latest event")
+        if since < before:
+            return before, Gap("no longer held", since + 1, before)
+        return since, None
 
     # -- who wants to know ------------------------------------------------------------------------
 
-    def subscribe(
-        self, peer: Peer, event_filter: EventFilter, ident: str, *, since: int | None = None, epoch: str = ""
-    ) -> Subscribed:
-        """Deliver to ``peer`` what passes ``event_filter`` from now on; the same ``ident`` again replaces the old one.
-
-        Args:
-            peer: who.
-            event_filter: what.
-            ident: the subscription's name, at most once for a peer.
-            since: also what came behind this number; None: nothing older.
-            epoch: whose numbers ``since`` counts; "" means the present ones.
-
-        Nothing is delivered before the next ``pump``, so that the answer to the request leaves first.
+    def subscribe(self, peer: Peer, event_filter: EventFilter, ident: str) -> None:
+        """Send ``peer`` what passes ``event_filter`` from now on; the same ``ident`` again replaces the old one.
 
         Raises:
-            ValueError: too many subscriptions, or ``since`` was not given yet.
+            ValueError: too many subscriptions.
         """
-        begin, gap = self.begin(since, epoch)
-        self._forget_the_gone()
+        for one in self.subscriptions():  # one that nothing matches is not noticed to be nobody's
+            if not one.peer.alive:
+                self.unsubscribe(one.peer)
         self.unsubscribe(peer, ident)
         holder = peer.principal.holder
         has = self._by_holder.of(holder)
         if has >= SUBSCRIPTIONS_PER_HOLDER:
             raise ValueError(f"{holder} has {has} subscriptions, at most {SUBSCRIPTIONS_PER_HOLDER}")
-        if len(self._all) >= SUBSCRIPTIONS_MAX:
-            raise ValueError(f"{len(self._all)} subscriptions in all, at most {SUBSCRIPTIONS_MAX}")
-        subscription = EventSubscription(peer, event_filter, ident, begin)
+        if self._by_holder.total >= SUBSCRIPTIONS_MAX:
+            raise ValueError(f"{self._by_holder.total} subscriptions in all, at most {SUBSCRIPTIONS_MAX}")
+        subscription = EventSubscription(peer, event_filter, ident)
         self._by_peer.setdefault(id(peer), []).append(subscription)
         self._by_holder.add(holder)
         self._by_uuid.setdefault(event_filter.uuid, {})[subscription] = None
-        self._all[subscription] = None
-        if begin <= self.buffer.last:
-            self._behind[subscription] = None
-        self._schedule(0.0)
-        return Subscribed(ident, begin - 1, gap)
-
-    def begin(self, since: int | None, epoch: str) -> tuple[int, Gap | None]:
-        """The number a reader who knows ``since`` of ``epoch`` gets first, and what it has missed.
-
-        Raises:
-            ValueError: that number was not given yet, or is negative.
-        """
-        buffer = self.buffer
-        if since is None:
-            return buffer.last + 1, None
-        if epoch not in ("", self.epoch):
-            return buffer.first, Gap("the broker was started anew; what came before is not held", 0, 0)
-        if not 0 <= since <= buffer.last:
-            raise ValueError(f"since {since}, expected 0 to {buffer.last}, the latest event")
-        if since + 1 < buffer.first:
-            return buffer.first, Gap("no longer held", since + 1, buffer.first - 1)
-        return since + 1, None
 
     def unsubscribe(self, peer: Peer, ident: str = "") -> int:
         """End the subscription ``ident`` of ``peer``, "" all of them; returns how many ended."""
@@ -445,54 +333,22 @@ class EventBus:
         ended = [one for one in mine if not ident or one.ident == ident]
         for one in ended:
             mine.remove(one)
-            self._forget_subscription(one)
+            same = self._by_uuid[one.event_filter.uuid]
+            del same[one]
+            if not same:
+                del self._by_uuid[one.event_filter.uuid]
+            self._by_holder.add(one.holder, -1)
         if not mine:
             self._by_peer.pop(id(peer), None)
         return len(ended)
 
-    def _forget_subscription(self, one: EventSubscription) -> None:
-        del self._all[one]
-        self._behind.pop(one, None)
-        same = self._by_uuid[one.event_filter.uuid]
-        del same[one]
-        if not same:
-            del self._by_uuid[one.event_filter.uuid]
-        self._by_holder.add(one.holder, -1)
-
-    def _forget_the_gone(self) -> None:
-        """A subscription that nothing matches is not noticed to be nobody's."""
-        for one in tuple(self._all):
-            if not one.peer.alive:
-                self.gone(one.peer)
-
-    def gone(self, peer: Peer) -> None:
-        """The connection of ``peer`` has ended, and its subscriptions with it."""
-        if self._all:
-            self.unsubscribe(peer)
-
-    def reached(self, subscription: EventSubscription) -> int:
-        """The number it looks at next."""
-        return subscription.next if subscription in self._behind else self.buffer.last + 1
-
     def subscriptions(self, peer: Peer | None = None) -> list[EventSubscription]:
         """Return the subscriptions of ``peer``; None: all."""
-        return list(self._all if peer is None else self._by_peer.get(id(peer), ()))
+        if peer is not None:
+            return list(self._by_peer.get(id(peer), ()))
+        return [one for mine in self._by_peer.values() for one in mine]
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` for every event from now on; it must not raise. Returns what ends it."""
         self._listeners[listener] = None
-
-        def end() -> None:
-            self._listeners.pop(listener, None)
-
-        return end
-
-
-def _event_packet(peer: Peer, entry: BufferedEvent, epoch: str) -> Packet:
-    return _packet(peer, entry.event.service, entry.event.uuid, entry.encoded(epoch), entry.sequence)
-
-
-def _packet(peer: Peer, service: str, uuid: str, body: bytes, sequence: int) -> Packet:
-    packet = answer_packet(Command.EVENT, peer.dialect, service, uuid, 200, body)
-    packet.sequence = sequence
-    return packet
+        return partial(self._listeners.pop, listener, None)

@@ -5,7 +5,7 @@ Tasks, all by keyword, every field but ``show``'s may be left out:
 
 ``list``   service, task, state, worker, client, holder, text, since, until, limit (100)
            -> {"jobs": [job], "total", "more"}, the newest first
-``show``   uuid, results (true) -> the job with "parts" and "results"
+``show``   uuid, results (true) -> the job with "parts"; results false: without what they say
 ``count``  as list, without limit -> {"total", "states": {state: n}, "services": {service: n}, "more"}
 
 ``state`` may be several, ``text`` is looked for in ids, arguments and errors, ``since`` and ``until`` are of the
@@ -21,189 +21,130 @@ short. A part of ``show`` has its ``result``, ``error`` and ``traceback`` in ful
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from broker.nesting import read_json
-from broker.nfp.contract import Call, NotStored
+from broker.nfp.contract import Call
 from broker.nfp.jobs.search import JobFilter, JobSearch
 from broker.nfp.jobs.views import JobView, ResultView
-from broker.nfp.management.internal_service import Deferred, InternalService, Refused, number, text, words
-from broker.nfp.names import JOBS, Code
+from broker.nfp.management.questions import Refused, Table, arguments, split
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain, part_state
-from broker.nfp.principal import Standing, told_userid
+from broker.nfp.principal import Principal, Standing, told_userid
 from broker.nfp.targets import render
-from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
 
 LIST_MAX: Final = 1000
-"""Jobs in one answer."""
-RESULTS_MAX_BYTES: Final = 4 << 20
-"""Results told with a job; larger ones are fetched with GET."""
+"""Jobs in one answer: some hundred KiB."""
 EXPLAINED_MAX_BYTES: Final = 64 << 10
-"""A longer result or body is told by its size only."""
+"""A longer result or body is told by its size only; results are fetched with GET."""
 IN_SHORT_CHARS: Final = 500
 """Of results and errors in a list."""
 STATES: Final = ("open", *END_STATES)
-_Then = Callable[[JobSearch | NotStored], None]
+Tell = Callable[[JobView, list[ResultView]], dict[str, Any]]
 
 
-class JobService(InternalService):
-    """The service over ``broker``."""
+class JobsWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """Which jobs are looked for, as NFP's side and Flux's ask; see ``JobFilter``."""
 
-    def __init__(self, broker: NfpBroker) -> None:
-        self._broker = broker
-        self._searches = Tasks()
-        super().__init__(
-            JOBS,
-            {
-                "list": (Standing.GUEST, self._list),
-                "show": (Standing.GUEST, self._show),
-                "count": (Standing.GUEST, self._count),
-            },
+    state: str | list[str] = ""
+    service: str = ""
+    task: str = ""
+    worker: str = ""
+    client: str = ""
+    holder: str = ""
+    text: str = ""
+    since: float | None = None
+    until: float | None = None
+    mine: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LIST_MAX)] = 100
+
+    def filter(self, principal: Principal) -> JobFilter:
+        """Return what is looked for.
+
+        Raises:
+            Refused: a state is none.
+        """
+        states, now = frozenset(split(self.state)), time.time()
+        if wrong := sorted(states.difference(STATES)):
+            raise Refused(f"state {wrong[0][:64]!r}, expected one of {', '.join(STATES)}")
+        return JobFilter(
+            states=states,
+            service=self.service,
+            task=self.task,
+            worker=self.worker,
+            client=self.client,
+            holder=principal.holder if self.mine else self.holder,
+            text=self.text,
+            since_s=now - self.since if self.since is not None else None,
+            until_s=now - self.until if self.until is not None else None,
         )
 
-    async def stop(self) -> None:
-        """End the searches under way. Harmless twice."""
-        await self._searches.stop()
 
-    def _list(self, call: Call) -> Any:
-        limit = number(call, "limit", 100, 1, LIST_MAX)
-        return self._search(call, limit, listed)
-
-    def _count(self, call: Call) -> Any:
-        return self._search(call, 0, _counted)
-
-    def _search(self, call: Call, limit: int, told: Callable[[JobSearch], dict[str, Any]]) -> Any:
-        may_see, now = call.peer.principal.may_see, self._broker.clock.now()
-        search = self._broker.dispatcher.search(_filter(call), may_see, limit, now, _row)
-        return Deferred(partial(self._take, search), partial(_searched, told))
-
-    def _take(self, search: JobSearch, then: _Then) -> None:
-        """Take the steps of ``search``, the loop doing something else in between; at once where one is enough."""
-        steps = search.steps()
-        try:
-            next(steps)
-        except StopIteration:
-            then(search)
-        except NotStored as error:
-            then(error)
-        else:
-            self._searches.spawn("nfp search", _go_on(steps, search, then))
-
-    def _show(self, call: Call) -> dict[str, Any]:
-        uuid = text(call, "uuid")
-        try:
-            found = self._broker.dispatcher.find(uuid, self._broker.clock.now())
-        except NotStored as error:
-            raise Refused(str(error), Code.ERROR) from error
-        if found is None or not self._broker.access.may_read(call.peer.principal, found.view.holder):
-            raise Refused(f"job {uuid[:64]!r} is not known")  # somebody else's is no more known than none
-        job, results = found
-        told = _row(job, results)
-        wanted = bool(call.kwargs.get("results", True))
-        told["parts"] = explained_parts(job, results if wanted else [])
-        if wanted:
-            told["results"] = _results(results)
-        return told
+class _OneJob(msgspec.Struct):
+    uuid: str = ""
+    results: bool = True
 
 
-async def _go_on(steps: Iterator[None], search: JobSearch, then: _Then) -> None:
-    try:
-        for _ in steps:
-            await asyncio.sleep(0)
-    except NotStored as error:
-        then(error)
-    else:
-        then(search)
+async def _list(broker: NfpBroker, call: Call) -> dict[str, Any]:
+    wanted = arguments(call, JobsWanted)
+    return listed(await search(broker, call.peer.principal, wanted, wanted.limit, job_row))
 
 
-def _row(job: JobView, results: list[ResultView]) -> dict[str, Any]:
-    return {**shown(job), **described(job, results)}
-
-
-def _searched(told: Callable[[JobSearch], dict[str, Any]], outcome: JobSearch | NotStored) -> dict[str, Any]:
-    if isinstance(outcome, NotStored):
-        raise Refused(str(outcome), Code.ERROR)
-    return told(outcome)
-
-
-def listed(search: JobSearch) -> dict[str, Any]:
-    """What a search found; ``more``: there are further ones, ``total`` in all."""
-    jobs = search.found
-    return {"jobs": jobs, "total": search.total, "more": search.total > len(jobs)}
-
-
-def _counted(search: JobSearch) -> dict[str, Any]:
+async def _count(broker: NfpBroker, call: Call) -> dict[str, Any]:
+    found = await search(broker, call.peer.principal, arguments(call, JobsWanted), 0, job_row)
     return {
-        "total": search.total,
-        "states": dict(search.states),
-        "services": dict(search.services),
+        "total": found.total,
+        "states": dict(found.states),
+        "services": dict(found.services),
         "more": False,
     }
 
 
-def _filter(call: Call) -> JobFilter:
-    names = ("service", "task", "worker", "client", "holder", "text")
-    since, until = (_moment(call, name) for name in ("since", "until"))
-    try:
-        states = chosen_states(words(call, "state"))
-        return job_filter(states, since, until, **{name: text(call, name) for name in names})
-    except ValueError as error:
-        raise Refused(str(error)) from None
-
-
-def _moment(call: Call, name: str) -> float | None:
-    value = call.kwargs.get(name)
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    raise Refused(f"{name} is {value!r:.64}, expected seconds since 1970")
-
-
-def chosen_states(names: Iterable[str]) -> frozenset[str]:
-    """Return the states that somebody named.
+async def search(
+    broker: NfpBroker, principal: Principal, wanted: JobsWanted, limit: int, tell: Tell
+) -> JobSearch:
+    """Return the end of a search, between whose steps the loop does something else.
 
     Raises:
-        ValueError: one of them is none.
+        Refused: what is wanted makes no sense. NotStored: the store cannot be read.
     """
-    states = frozenset(names)
-    if wrong := sorted(states.difference(STATES)):
-        raise ValueError(f"state {wrong[0][:64]!r}, expected one of {', '.join(STATES)}")
-    return states
+    which, now = wanted.filter(principal), broker.clock.now()
+    found = broker.dispatcher.search(which, principal.may_see, limit, now, tell)
+    for _ in found.steps():
+        await asyncio.sleep(0)
+    return found
 
 
-def job_filter(states: frozenset[str], since: float | None, until: float | None, **more: str) -> JobFilter:
-    """Return a filter; ``since`` and ``until`` are wall clock seconds."""
-    now = time.time()
-    return JobFilter(
-        states=states,
-        since_s=now - since if since is not None else None,
-        until_s=now - until if until is not None else None,
-        **more,
-    )
+def listed(found: JobSearch) -> dict[str, Any]:
+    """What a search found; ``more``: there are further ones, ``total`` in all."""
+    return {"jobs": found.found, "total": found.total, "more": found.total > len(found.found)}
 
 
-def shown(job: JobView) -> dict[str, Any]:
-    """Tell of a job what clients of NFP read, without its results."""
-    return {
-        **told_everywhere(job),
-        "age_s": round(job.age_s, 3),
-        "remaining_s": round(job.remaining_s, 3),
-        "workers": [part.worker or part.name for part in job.parts],
-        "attempts": sum(part.attempt for part in job.parts),
-    }
+def _show(broker: NfpBroker, call: Call) -> dict[str, Any]:
+    asked = arguments(call, _OneJob)
+    found = broker.dispatcher.find(asked.uuid, broker.clock.now())
+    if found is None or not broker.access.may_read(call.peer.principal, found.view.holder):
+        raise Refused(f"job {asked.uuid[:64]!r} is not known")  # somebody else's is no more known than none
+    return shown(found.view, found.results, whole=asked.results)
 
 
-def told_everywhere(job: JobView) -> dict[str, Any]:
-    """Tell of a job what NFP's side and Flux's have in common; ``failed`` are the workers whose part failed."""
+TASKS: Final[Table] = {
+    "list": (Standing.GUEST, _list),
+    "show": (Standing.GUEST, _show),
+    "count": (Standing.GUEST, _count),
+}
+
+
+def job_row(job: JobView, results: list[ResultView]) -> dict[str, Any]:
+    """Tell of a job what a list says: whose, when, how long, its arguments, and how it went, in short."""
+    said = [(result, _explain(result)) for result in results]
+    named = len(job.parts) > 1
     return {
         "uuid": job.uuid,
         "service": job.service,
@@ -215,14 +156,10 @@ def told_everywhere(job: JobView) -> dict[str, Any]:
         "state": job.state,
         "asked": list(job.asked),
         "failed": [part.worker or part.name for part in job.parts if part.ended == FAILED],
-    }
-
-
-def described(job: JobView, results: list[ResultView]) -> dict[str, Any]:
-    """Return what a list says of a job besides ``shown``: when, how long, its arguments, and how it went, in short."""
-    said = [(result, _explain(result)) for result in results]
-    named = len(job.parts) > 1
-    return {
+        "age_s": round(job.age_s, 3),
+        "remaining_s": round(job.remaining_s, 3),
+        "workers": [part.worker or part.name for part in job.parts],
+        "attempts": sum(part.attempt for part in job.parts),
         "submitted": round(time.time() - job.age_s, 3),
         "took_s": round(job.took_s, 3),
         "arguments": arguments_of(job.body),
@@ -231,6 +168,18 @@ def described(job: JobView, results: list[ResultView]) -> dict[str, Any]:
         ),
         "error": _in_short(_line(one.worker, told.error, named) for one, told in said if told.error),
     }
+
+
+def shown(job: JobView, results: list[ResultView], *, whole: bool = True) -> dict[str, Any]:
+    """Tell of a job and its parts; as a ``whole``, ended ones say ``result``, ``error`` and ``traceback``."""
+    parts = []
+    left = iter(results if whole else ())
+    for part in job.parts:
+        line: dict[str, Any] = part._asdict()
+        if part.ended and (result := next(left, None)) is not None:
+            line |= _explain(result)._asdict()
+        parts.append(line)
+    return {**job_row(job, results), "parts": parts}
 
 
 def _explain(result: ResultView) -> Explained:
@@ -267,34 +216,3 @@ def arguments_of(body: bytes) -> Any:
         "args": args if isinstance(args, list) else [],
         "kwargs": kwargs if isinstance(kwargs, dict) else {},
     }
-
-
-def explained_parts(job: JobView, results: list[ResultView]) -> list[dict[str, Any]]:
-    """Return the parts of a job; those with a result of ``results`` say ``result``, ``error`` and ``traceback``."""
-    told = []
-    left = iter(results)
-    for part in job.parts:
-        line: dict[str, Any] = part._asdict()
-        if part.ended and (result := next(left, None)) is not None:
-            line |= _explain(result)._asdict()
-        told.append(line)
-    return told
-
-
-def _results(results: list[ResultView]) -> list[dict[str, Any]]:
-    told = []
-    room = RESULTS_MAX_BYTES
-    for result in results:
-        room -= len(result.body)
-        line: dict[str, Any] = {"worker": result.worker, "status": result.status, "size": len(result.body)}
-        if room >= 0:
-            line["body"] = _as_json(result.body)
-        told.append(line)
-    return told
-
-
-def _as_json(body: bytes) -> Any:
-    try:
-        return read_json(body)
-    except (msgspec.MsgspecError, UnicodeError):
-        return {"base64": base64.b64encode(body).decode()}

@@ -9,27 +9,19 @@ Ours: unpin, reload (owners only).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
 
 from broker import __version__
 from broker.nfp.contract import Call
 from broker.nfp.jobs import WorkerView
 from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
-from broker.nfp.management.internal_service import (
-    Deferred,
-    InternalService,
-    Refused,
-    deployed,
-    number,
-    text,
-    words,
-)
-from broker.nfp.names import MMI_BROKER
+from broker.nfp.management.questions import Refused, Table, arguments, deployed, outcome_of, split
 from broker.nfp.principal import Standing
-from broker.nfp.process_stats import ProcessStats, versions
+from broker.nfp.process_stats import versions
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -39,168 +31,202 @@ CALLED: Final = "NFPBroker"
 _PACKAGES: Final = ("norfab", "pyyaml", "pyzmq", "psutil", "pydantic", "tornado", "jinja2", "msgspec")
 
 
-class MmiService(InternalService):
-    """The service over ``broker``."""
+class _Which(msgspec.Struct):
+    """Of what is shown: "" and all exclude nothing."""
 
-    def __init__(self, broker: NfpBroker) -> None:
-        self._broker = broker
-        self._process = ProcessStats()
-        everybody, owners = Standing.GUEST, Standing.OWNER
-        super().__init__(
-            MMI_BROKER,
-            {
-                "show_broker": (everybody, self._show_broker),
-                "show_workers": (everybody, self._show_workers),
-                "show_services": (everybody, self._show_services),
-                "show_clients": (everybody, self._show_clients),
-                "show_broker_version": (everybody, lambda _: dict(_versions())),
-                "show_broker_inventory": (everybody, self._show_inventory),
-                "get_stats": (everybody, self._get_stats),
-                "get_status": (everybody, self._get_status),
-                "get_logs": (everybody, self._get_logs),  # the rules keep it for owners, unless one spells it
-                "restart": (owners, lambda call: self._leave(call, restart=True)),
-                "shutdown": (owners, lambda call: self._leave(call, restart=False)),
-                "disconnect": (owners, self._disconnect),
-                "unpin": (owners, self._unpin),
-                "reload": (owners, self._reload),
-            },
-        )
-
-    def _workers(self) -> list[WorkerView]:
-        return self._broker.dispatcher.workers(self._broker.clock.now())
-
-    # -- shown ------------------------------------------------------------------------------------
-
-    def _show_broker(self, call: Call) -> dict[str, Any]:
-        broker = self._broker
-        workers = self._workers()
-        return {
-            "name": broker.name,
-            "version": __version__,
-            "status": "stopping" if broker.stopping else "active",
-            "epoch": broker.epoch,
-            "endpoints": list(broker.endpoints),
-            "uptime_s": round(broker.uptime_s, 1),
-            "keepalive_ms": broker.settings.keepalive_ms,
-            "multiplier": broker.settings.multiplier,
-            "workers": {
-                "alive": sum(worker.status == "alive" for worker in workers),
-                "known": len(workers),
-            },
-            "services": len(broker.dispatcher.services()),
-            "store": (broker.store.broken or "on") if broker.settings.store else "off",
-            "events": {
-                "sequence": broker.event_bus.buffer.last,
-                "held": len(broker.event_bus.buffer),
-                "subscriptions": len(broker.event_bus.subscriptions()),
-                "delivered": broker.event_bus.delivered,
-                "dropped": broker.event_bus.dropped,
-            },
-            "counters": counters(broker),
-            "process": self._process.read(broker.uptime_s),
-        }
-
-    def _show_workers(self, call: Call) -> list[dict[str, Any]]:
-        found = _chosen(self._workers(), text(call, "service"), text(call, "status"))
-        if not deployed(call):
-            return [_detailed(worker, owner=call.peer.principal.owner) for worker in found]
-        return [_record(worker) for worker in found] or [dict(_NOBODY)]
-
-    def _show_services(self, call: Call) -> list[dict[str, Any]]:
-        wanted = text(call, "service")
-        return [
-            {**service._asdict(), "workers": list(service.workers)}
-            for service in self._broker.dispatcher.services()
-            if wanted in ("", "all", service.name)
-        ]
-
-    def _show_clients(self, call: Call) -> list[dict[str, Any]]:
-        return [
-            {**client._asdict(), "dialect": client.dialect.value, "seen_s": round(client.seen_s, 1)}
-            for client in self._broker.dispatcher.clients(self._broker.clock.now())
-            if call.peer.principal.may_see(client.holder)
-        ]
-
-    def _show_inventory(self, call: Call) -> Any:
-        """Owners see all of it, users what does not look like a secret; a rule for guests does not open it to them."""
-        principal = call.peer.principal
-        if principal.standing is Standing.GUEST:
-            raise Refused("not allowed: the inventory is not for guests")
-        datastore = self._broker.datastore
-        return Deferred(self._broker.reader.look, lambda _: datastore.whole(redacted=not principal.owner))
-
-    def _get_stats(self, call: Call) -> dict[str, Any]:
-        broker = self._broker
-        workers = [_figures(worker) for worker in self._workers()]
-        return {
-            "schema_version": "1.0",
-            "collected_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-            "name": CALLED,
-            "role": "broker",
-            "status": "stopping" if broker.stopping else "active",
-            "process": self._process.read(broker.uptime_s),
-            "messaging": _messaging(broker),
-            "endpoint": broker.endpoints[0] if broker.endpoints else "",
-            "worker_count": len(workers),
-            "service_count": len(broker.dispatcher.services()),
-            "keepalive_interval_ms": broker.settings.keepalive_ms,
-            "keepalive_multiplier": broker.settings.multiplier,
-            "workers": workers,
-        }
-
-    def _get_status(self, call: Call) -> dict[str, Any]:
-        """As deployed NorFab's, without the paths of its folders and keys, which tell a stranger where to look."""
-        broker, settings = self._broker, self._broker.settings
-        return {
-            "name": CALLED,
-            "role": "broker",
-            "status": "stopping" if broker.stopping else "active",
-            "endpoint": broker.endpoints[0] if broker.endpoints else "",
-            "directories": {},
-            "security": {
-                "curve": settings.curve,
-                "server_key": broker.server_key,
-                "unlisted": settings.unlisted,
-                "offer_unlisted": settings.offer_unlisted,
-                "listed_keys": len(settings.keys),
-            },
-        }
-
-    def _get_logs(self, call: Call) -> list[dict[str, Any]]:
-        wanted = {name: text(call, name) for name in ("level", "logger", "since", "until")}
-        try:
-            return self._broker.log.read(last=number(call, "last", LAST_DEFAULT, 0, RECORDS_MAX), **wanted)
-        except ValueError as error:
-            raise Refused(str(error)) from error
-
-    # -- done -------------------------------------------------------------------------------------
-
-    def _leave(self, call: Call, *, restart: bool) -> dict[str, str]:
-        doing = "restarting" if restart else "shutting down"
-        self._broker.leave(restart=restart, reason=f"{doing} as {call.peer.name} asked")
-        return {"status": doing}
-
-    def _disconnect(self, call: Call) -> dict[str, list[str]]:
-        names = words(call, "workers") or words(call, "names")
-        wanted = None if not names or names == ("all",) else names
-        reason, now = f"disconnected as {call.peer.name} asked", self._broker.clock.now()
-        return {"disconnected": self._broker.dispatcher.disconnect_workers(wanted, reason, now)}
-
-    def _unpin(self, call: Call) -> dict[str, bool]:
-        name = text(call, "name")
-        if not name:
-            raise Refused("unpin needs the name of a peer")
-        return {"unpinned": self._broker.name_owners.release_name(name)}
-
-    def _reload(self, call: Call) -> Deferred:
-        """Answered once it was read."""
-        return Deferred(self._broker.reader.reload, _reloaded)
+    service: str = ""
+    status: str = ""
 
 
-def _reloaded(outcome: Any) -> dict[str, Any]:
+class _Records(msgspec.Struct):
+    last: Annotated[int, msgspec.Meta(ge=0, le=RECORDS_MAX)] = LAST_DEFAULT
+    level: str = ""
+    logger: str = ""
+    since: str = ""
+    until: str = ""
+
+
+class _Names(msgspec.Struct):
+    workers: str | list[str] = ""
+    names: str | list[str] = ""
+    name: str = ""
+
+
+# -- shown ------------------------------------------------------------------------------------
+
+
+def _status(broker: NfpBroker) -> str:
+    return "stopping" if broker.stopping else "active"
+
+
+def _show_broker(broker: NfpBroker, _call: Call) -> dict[str, Any]:
+    workers, bus = workers_of(broker), broker.event_bus
+    return {
+        "name": broker.name,
+        "version": __version__,
+        "status": _status(broker),
+        "epoch": broker.epoch,
+        "endpoints": list(broker.endpoints),
+        "uptime_s": round(broker.uptime_s, 1),
+        "keepalive_ms": broker.settings.keepalive_ms,
+        "multiplier": broker.settings.multiplier,
+        "workers": {
+            "alive": sum(worker.status == "alive" for worker in workers),
+            "known": len(workers),
+        },
+        "services": len(broker.dispatcher.services()),
+        "store": (broker.store.broken or "on") if broker.settings.store else "off",
+        "events": {
+            "sequence": bus.last,
+            "held": len(bus.held),
+            "subscriptions": len(bus.subscriptions()),
+            "delivered": bus.delivered,
+            "dropped": bus.dropped,
+        },
+        "counters": counters(broker),
+        "process": broker.process.read(broker.uptime_s),
+    }
+
+
+def _show_workers(broker: NfpBroker, call: Call) -> list[dict[str, Any]]:
+    wanted = arguments(call, _Which)
+    found = workers_of(broker, wanted.service, wanted.status)
+    if not deployed(call):
+        return [worker_row(worker, owner=call.peer.principal.owner) for worker in found]
+    return [_record(worker) for worker in found] or [dict(_NOBODY)]
+
+
+def _show_services(broker: NfpBroker, call: Call) -> list[dict[str, Any]]:
+    return service_rows(broker, arguments(call, _Which).service)
+
+
+def service_rows(broker: NfpBroker, wanted: str = "") -> list[dict[str, Any]]:
+    """Tell of every service, or of the one that is ``wanted``."""
+    return [
+        {**service._asdict(), "workers": list(service.workers)}
+        for service in broker.dispatcher.services()
+        if wanted in ("", "all", service.name)
+    ]
+
+
+def _show_clients(broker: NfpBroker, call: Call) -> list[dict[str, Any]]:
+    return [
+        {**client._asdict(), "dialect": client.dialect.value, "seen_s": round(client.seen_s, 1)}
+        for client in broker.dispatcher.clients(broker.clock.now())
+        if call.peer.principal.may_see(client.holder)
+    ]
+
+
+def _show_version(_broker: NfpBroker, _call: Call) -> dict[str, str]:
+    return dict(_versions())
+
+
+async def _show_inventory(broker: NfpBroker, call: Call) -> Any:
+    """Owners see all of it, users what does not look like a secret; a rule for guests does not open it to them."""
+    principal = call.peer.principal
+    if principal.standing is Standing.GUEST:
+        raise Refused("not allowed: the inventory is not for guests")
+    await outcome_of(broker.reader.look)
+    return broker.datastore.whole(redacted=not principal.owner)
+
+
+def _named(broker: NfpBroker) -> dict[str, Any]:
+    return {
+        "name": CALLED,
+        "role": "broker",
+        "status": _status(broker),
+        "endpoint": broker.endpoints[0] if broker.endpoints else "",
+    }
+
+
+def _get_stats(broker: NfpBroker, _call: Call) -> dict[str, Any]:
+    workers = [_figures(worker) for worker in workers_of(broker)]
+    return {
+        **_named(broker),
+        "schema_version": "1.0",
+        "collected_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        "process": broker.process.read(broker.uptime_s),
+        "messaging": _messaging(broker),
+        "worker_count": len(workers),
+        "service_count": len(broker.dispatcher.services()),
+        "keepalive_interval_ms": broker.settings.keepalive_ms,
+        "keepalive_multiplier": broker.settings.multiplier,
+        "workers": workers,
+    }
+
+
+def _get_status(broker: NfpBroker, _call: Call) -> dict[str, Any]:
+    """As deployed NorFab's, without the paths of its folders and keys, which tell a stranger where to look."""
+    settings = broker.settings
+    return {
+        **_named(broker),
+        "directories": {},
+        "security": {
+            "curve": settings.curve,
+            "server_key": broker.server_key,
+            "unlisted": settings.unlisted,
+            "offer_unlisted": settings.offer_unlisted,
+            "listed_keys": len(settings.keys),
+        },
+    }
+
+
+def _get_logs(broker: NfpBroker, call: Call) -> list[dict[str, Any]]:
+    wanted = msgspec.structs.asdict(arguments(call, _Records))
+    try:
+        return broker.log.read(**wanted)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+# -- done -------------------------------------------------------------------------------------
+
+
+def _leave(broker: NfpBroker, call: Call, *, restart: bool) -> dict[str, str]:
+    doing = "restarting" if restart else "shutting down"
+    broker.leave(restart=restart, reason=f"{doing} as {call.peer.name} asked")
+    return {"status": doing}
+
+
+def _disconnect(broker: NfpBroker, call: Call) -> dict[str, list[str]]:
+    asked = arguments(call, _Names)
+    names = split(asked.workers) or split(asked.names)
+    wanted = None if not names or names == ("all",) else names
+    reason, now = f"disconnected as {call.peer.name} asked", broker.clock.now()
+    return {"disconnected": broker.dispatcher.disconnect_workers(wanted, reason, now)}
+
+
+def _unpin(broker: NfpBroker, call: Call) -> dict[str, bool]:
+    name = arguments(call, _Names).name
+    if not name:
+        raise Refused("unpin needs the name of a peer")
+    return {"unpinned": broker.name_owners.release_name(name)}
+
+
+async def _reload(broker: NfpBroker, _call: Call) -> dict[str, Any]:
+    """Answered once it was read."""
+    outcome = await outcome_of(broker.reader.reload)
     if isinstance(outcome, Exception):
         raise Refused(f"the inventory was not reloaded: {outcome}") from outcome
     return dict(outcome)
+
+
+TASKS: Final[Table] = {
+    "show_broker": (Standing.GUEST, _show_broker),
+    "show_workers": (Standing.GUEST, _show_workers),
+    "show_services": (Standing.GUEST, _show_services),
+    "show_clients": (Standing.GUEST, _show_clients),
+    "show_broker_version": (Standing.GUEST, _show_version),
+    "show_broker_inventory": (Standing.GUEST, _show_inventory),
+    "get_stats": (Standing.GUEST, _get_stats),
+    "get_status": (Standing.GUEST, _get_status),
+    "get_logs": (Standing.GUEST, _get_logs),  # the rules keep it for owners, unless one spells it
+    "restart": (Standing.OWNER, partial(_leave, restart=True)),
+    "shutdown": (Standing.OWNER, partial(_leave, restart=False)),
+    "disconnect": (Standing.OWNER, _disconnect),
+    "unpin": (Standing.OWNER, _unpin),
+    "reload": (Standing.OWNER, _reload),
+}
 
 
 @cache
@@ -245,7 +271,7 @@ def _messaging(broker: NfpBroker) -> dict[str, int]:
     return {
         "sent": sum(router.sent for router in broker.routers),
         "received": sum(router.received for router in broker.routers),
-        "events_received": broker.event_bus.buffer.last,
+        "events_received": broker.event_bus.last,
         "send_failures": sum(router.dropped for router in broker.routers),
         "receive_failures": broker.ingress.invalid.total(),
     }
@@ -262,11 +288,11 @@ def _status_of(worker: WorkerView) -> str:
     return "alive" if worker.status == "alive" else "dead"
 
 
-def _chosen(workers: Iterable[WorkerView], service: str, status: str) -> list[WorkerView]:
+def workers_of(broker: NfpBroker, service: str = "", status: str = "") -> list[WorkerView]:
     """Return the workers of ``service`` ("" or all: any) that are ``status`` (alive or dead; anything else: both)."""
     return [
         worker
-        for worker in workers
+        for worker in broker.dispatcher.workers(broker.clock.now())
         if service in ("", "all", worker.service)
         and (status not in ("alive", "dead") or _status_of(worker) == status)
     ]
@@ -285,8 +311,8 @@ def _record(worker: WorkerView) -> dict[str, str]:
     }
 
 
-def _detailed(worker: WorkerView, *, owner: bool) -> dict[str, Any]:
-    """As our own clients get it: the record, with numbers and lists; keys and jobs are for owners."""
+def worker_row(worker: WorkerView, *, owner: bool) -> dict[str, Any]:
+    """As our own clients and those on Flux get it: with numbers and lists; keys and jobs are for owners."""
     told: dict[str, Any] = {
         "name": worker.name,
         "service": worker.service,

@@ -20,13 +20,14 @@ from broker.endpoints import parse
 from broker.errors import ConfigError, LinkClosed
 from broker.journal.options import JournalOptions
 from broker.nfp.contract import JobEvent, Peer, unnoticed
-from broker.nfp.inventory import Datastore, InventoryService, Reader
+from broker.nfp.inventory import Datastore, Reader
 from broker.nfp.jobs import DispatchConfig, Dispatcher
 from broker.nfp.logs import LogBuffer
-from broker.nfp.management import EventBus, EventService, JobService, MmiService
+from broker.nfp.management import SERVICES, EventBus, Questions
 from broker.nfp.names import CLIENT_OF_WORKER, Sender
 from broker.nfp.opening import BrokerOpen
 from broker.nfp.principal import Principal, Standing
+from broker.nfp.process_stats import ProcessStats
 from broker.nfp.records import JobAdded, Op
 from broker.nfp.server.connections import QueuedPeer, QueueLimits, ReconnectNudge
 from broker.nfp.server.files_worker import FilesWorker
@@ -110,13 +111,7 @@ class NfpBroker:
             self._needed,
             self.loop.time,
         )
-        self.event_bus = EventBus(
-            self.epoch,
-            self.access,
-            held_max=settings.events_ring,
-            backlog=_backlog,
-            later=self.loop.call_later,
-        )
+        self.event_bus = EventBus(self.epoch, self.access, held_max=settings.events_ring)
         self.dispatcher = Dispatcher(
             dispatch_config(settings),
             self.store,
@@ -140,17 +135,14 @@ class NfpBroker:
         settings = self.settings
         self.datastore = Datastore(settings.inventory)
         self.reader = Reader(self.datastore, self.loop)
-        unlisted = settings.inventory_unlisted
-        inventory = InventoryService(
-            self.datastore, self.access, self.name_owners.key_of, self.reader.look, unlisted=unlisted
-        )
         self.files_worker = FilesWorker(settings, self.local_channel)
         self.nudge = ReconnectNudge(self.loop, settings.keepalive_ms * settings.multiplier / 1000)
-        self.job_service = JobService(self)
+        self.process = ProcessStats()
+        self.questions = Questions(self, SERVICES)
         self.ingress = Ingress(
             self.dispatcher,
             self.access,
-            [MmiService(self), self.job_service, EventService(self.event_bus), inventory],
+            self.questions,
             opened=BrokerOpen(
                 "headgate",
                 __version__,
@@ -251,7 +243,7 @@ class NfpBroker:
             return
         self._closed = True
         self.nudge.close()
-        await self.job_service.stop()
+        await self.questions.stop()
         self.reader.close()
         await self.files_worker.stop()
         await self.store.close()
@@ -398,7 +390,3 @@ def _explained(error: ConfigError) -> ConfigError:
         return error
     hint = "a second broker on one machine needs an nfp.endpoint and an nfp.base_dir of its own"
     return type(error)(f"{error}; {hint}", error.errno)
-
-
-def _backlog(peer: Peer) -> int:
-    return peer.waiting[0] if isinstance(peer, QueuedPeer) else 0

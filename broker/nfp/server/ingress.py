@@ -17,15 +17,16 @@ import errno
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from broker.nfp import bodies, opening
 from broker.nfp.access import Access
-from broker.nfp.contract import FEATURES, Answer, Call, Later, Peer, unnoticed
+from broker.nfp.contract import FEATURES, Answer, Call, Peer, unnoticed
 from broker.nfp.frames import Body, InvalidPacket, Packet, answer_packet, decode
 from broker.nfp.jobs import Dispatcher
-from broker.nfp.management import EventBus
-from broker.nfp.management.internal_service import InternalService, refusal
+from broker.nfp.management import EventBus, Questions
+from broker.nfp.management.questions import refusal
 from broker.nfp.names import (
     ASKED_BY_MMI,
     CLIENT_OF_WORKER,
@@ -43,7 +44,6 @@ from broker.nfp.server.names import NameOwners
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.turn import Turn
 from broker.rates import Bucket, Throttle
-from broker.safe_text import about
 
 log = logging.getLogger("headgate")
 _OPEN: Final = Command.OPEN
@@ -62,7 +62,7 @@ class Ingress:
     """Takes what peers send, across sockets or in this process.
 
     Args:
-        dispatcher: takes what is about jobs and workers. access: the rules. services: the broker's own.
+        dispatcher: takes what is about jobs and workers. access: the rules. questions: those to the broker itself.
         opened: what the broker's OPEN says to everybody; with another epoch peers begin anew.
         name_owners: whose name is whose. event_bus: told of lost connections. nudge: told which workers are back.
         turn: what is to be sent leaves at its end. in_use: whether a name is connected at present.
@@ -79,7 +79,7 @@ class Ingress:
         self,
         dispatcher: Dispatcher,
         access: Access,
-        services: Iterable[InternalService],
+        questions: Questions,
         *,
         opened: opening.BrokerOpen,
         name_owners: NameOwners,
@@ -92,7 +92,7 @@ class Ingress:
     ) -> None:
         self._dispatcher = dispatcher
         self._access = access
-        self._services = {service.name: service for service in services}
+        self._questions = questions
         self._opened = opened
         self._name_owners = name_owners
         self._event_bus = event_bus
@@ -258,45 +258,17 @@ class Ingress:
             self._refused(errno.EOPNOTSUPP)
             text = f"{packet.service} takes no jobs: it is asked by {asks.name}, not {packet.command.name}"
             answer(peer, packet, refusal(text))
-        elif packet.service == MMI_WORKER:
-            self._manage_workers(peer, packet, now)
-        else:
-            said = self._ask(peer, packet)
-            if isinstance(said, Answer):
-                answer(peer, packet, said)
-            else:
-                said(lambda late: answer(peer, packet, late))
-
-    def _manage_workers(self, peer: Peer, packet: Packet, now: float) -> None:
-        """Workers get it as MMI whichever dialect it came in: so the rules are asked here."""
-        refused = self._denied(peer, packet.service, bodies.read_request(packet.data).task)
-        if refused is not None:
-            answer(peer, packet, refused)
             return
-        self._dispatcher.relay_mmi(peer, packet, now)
-
-    def _denied(self, peer: Peer, service: str, task: str) -> Answer | None:
-        if self._access.may_call(peer.principal, service, task):
-            return None
-        self.denied += 1
-        self._refused(errno.EPERM)
-        return refusal(self._access.denial(peer.principal, service, task))
-
-    def _ask(self, peer: Peer, packet: Packet) -> Answer | Later:
-        service = self._services.get(packet.service)
-        if service is None:
-            return refusal(f"this broker has no service {packet.service}")
-        raw = packet.data
-        asked = bodies.read_request(raw)
-        refused = self._denied(peer, packet.service, asked.task)
-        if refused is not None:
-            return refused
-        call = Call(packet.service, asked.task, asked.args, asked.kwargs, packet.uuid, peer, raw)
-        try:
-            return service.call(call)
-        except Exception as error:
-            log.exception("%s: %s %s failed", peer.name, packet.service, asked.task)
-            return refusal(about(error), Code.ERROR)
+        service, asked = packet.service, bodies.read_request(packet.data)
+        if not self._access.may_call(peer.principal, service, asked.task):
+            self.denied += 1
+            self._refused(errno.EPERM)
+            answer(peer, packet, refusal(self._access.denial(peer.principal, service, asked.task)))
+        elif service == MMI_WORKER:  # workers get it as MMI whichever dialect it came in
+            self._dispatcher.relay_mmi(peer, packet, now)
+        else:
+            call = Call(service, asked.task, asked.args, asked.kwargs, packet.uuid, peer)
+            self._questions.ask(call, partial(answer, peer, packet))
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -304,6 +276,7 @@ class Ingress:
         """Send ``peer`` what it is owed: its queue is at most half full again, after something found no room."""
         if peer.alive:
             self._dispatcher.has_room(peer, self._turn.clock.now())
+            self._event_bus.has_room(peer)
             self._turn.soon()
 
     def gone(self, peer: QueuedPeer[Any], now: float) -> None:
@@ -313,7 +286,7 @@ class Ingress:
             if self._recording is not None:
                 self._recording.gone(peer)
             self._name_owners.left(peer.name)
-            self._event_bus.gone(peer)
+            self._event_bus.unsubscribe(peer)
         except Exception:
             log.exception("the loss of %r could not be handled", peer)
 

@@ -2,11 +2,10 @@
 
 ::
 
-    flux_service  FluxService: the service ``nfp`` on the Flux broker, one handler for each kind of request
-    payloads      what a request asks for, and what it is answered (no input or output)
+    flux_service  FluxService: the service ``nfp`` on the Flux broker, one handler for each kind of request, and job
+                  events, private to owners and to whose job it is
+    payloads      what a request asks for, and what it is answered: at the end, or with STREAMING in order
     callers       who asks: a peer of the NFP broker for each, with the jobs that its requests follow (client.job)
-    job_records   one job as one request with STREAMING is told it
-    publisher     job events published on the Flux broker, private to owners and to whose job it is
 
 Topics, payloads JSON objects; who calls is what the broker stamped (``principal.of_flux``)::
 

@@ -17,8 +17,9 @@ from uuid import uuid4
 import msgspec
 
 from broker.client import Request
-from broker.client.bridge import EVERYBODY, OTHERWISE, TRUSTED, Bridge, Methods
+from broker.client.bridge import EVERYBODY, OTHERWISE, TRUSTED, Bridge, Methods, Publisher, word_of
 from broker.errors import HeadgateError, RpcError
+from broker.identity import USERID_UNKNOWN, Role
 from broker.nfp import bodies
 from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job
@@ -26,30 +27,28 @@ from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.frames import Packet
 from broker.nfp.jobs.search import JobSearch
 from broker.nfp.jobs.views import FoundJob, JobView, ResultView
-from broker.nfp.management.jobs import explained_parts, listed
+from broker.nfp.management.event_bus import BufferedEvent
+from broker.nfp.management.jobs import STATES, JobsWanted, job_row, listed, search, shown
+from broker.nfp.management.mmi import service_rows, worker_row, workers_of
+from broker.nfp.management.questions import Refused
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command, Sender
-from broker.nfp.principal import Principal, of_flux
+from broker.nfp.principal import Principal, of_flux, recipient
 from broker.nfp.server.broker import NfpBroker
 from broker.nfp.service.callers import Caller, Callers
-from broker.nfp.service.job_records import tell_records
 from broker.nfp.service.payloads import (
     SERVICE,
     Asked,
     JobAnswer,
     OneJob,
-    WhichJobs,
     WhichWorkers,
-    count_states,
     error_of,
-    job_row,
     read_job,
-    service_row,
     summarize,
-    worker_row,
+    tell_records,
 )
-from broker.nfp.service.publisher import EventPublisher
 from broker.nfp.targets import Target
 from broker.transport.link import Options
+from broker.wire.message import PRIVATE
 from broker.wire.payload import read_request
 
 T = TypeVar("T")
@@ -64,6 +63,8 @@ _SAID: Final = {
     "stream": Command.STREAM,
 }
 """What a worker says on the way, as it said it."""
+_SILENT: Final = frozenset({"stream", "published"})
+"""What is not published on the Flux broker."""
 
 
 class FluxService:
@@ -83,7 +84,7 @@ class FluxService:
     def __init__(
         self, broker: NfpBroker, uri: str, *, announce: bool = True, options: Options | None = None
     ) -> None:
-        self.publisher = EventPublisher(broker.event_bus.epoch)
+        self.publisher = Publisher()
         self.bridge = Bridge("NFP", SERVICE, uri, options, self.publisher if announce else None)
         self._broker = broker
         self._announce = announce
@@ -185,7 +186,7 @@ class FluxService:
         if not mine:
             del self._attached[job.uuid]
 
-    def on_event(self, event: JobEvent, sequence: int) -> None:
+    def on_event(self, event: JobEvent, entry: BufferedEvent) -> None:
         """Publish it, and pass on what happens to jobs of other peers; results are asked for as they are recorded."""
         for caller, job in self._attached.get(event.uuid, ()):
             if (command := _SAID.get(event.kind)) is not None:
@@ -193,7 +194,7 @@ class FluxService:
             elif event.kind in _ENDS:  # later: the dispatcher is in the middle of it
                 asyncio.get_running_loop().call_soon(self._look, caller, job)
         if self._announce:
-            self.publisher.publish_event(event, sequence)
+            publish_event(self.publisher, entry)
 
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""
@@ -284,39 +285,40 @@ class FluxService:
 
     async def jobs_list(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.list``."""
-        which = read_request(WhichJobs, request.payload)
-        return listed(await self._search(request, which, which.limit))
+        wanted = read_request(JobsWanted, request.payload)
+        return listed(await self._search(request, wanted, wanted.limit))
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
         _, view, results = self._job_of(request, results=True)
-        return {**job_row(view, results), "parts": explained_parts(view, results)}
+        return shown(view, results)
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""
-        return count_states(await self._search(request, read_request(WhichJobs, request.payload), 0))
+        found = await self._search(request, read_request(JobsWanted, request.payload), 0)
+        return {**{state: found.states[state] for state in STATES}, "more": False}
 
-    async def _search(self, request: Request, which: WhichJobs, limit: int) -> JobSearch:
-        principal = _principal(request)
-        dispatcher = self._broker.dispatcher
-        search = dispatcher.search(which.filter(principal), principal.may_see, limit, _now(), job_row)
+    async def _search(self, request: Request, wanted: JobsWanted, limit: int) -> JobSearch:
         try:
-            for _ in search.steps():
-                await asyncio.sleep(0)
+            return await search(self._broker, _principal(request), wanted, limit, _row)
+        except Refused as error:
+            raise RpcError(errno.EINVAL, str(error)) from None
         except NotStored as error:
             raise RpcError(errno.EIO, str(error)) from error
-        return search
 
     async def services_list(self, _request: Request) -> dict[str, Any]:
         """``nfp.services.list``."""
-        return {"services": [service_row(view) for view in self._broker.dispatcher.services()]}
+        return {"services": service_rows(self._broker)}
 
     async def workers_list(self, request: Request) -> dict[str, Any]:
         """``nfp.workers.list``."""
-        which, principal = read_request(WhichWorkers, request.payload), _principal(request)
-        views = self._broker.dispatcher.workers(_now())
-        rows = [worker_row(view, principal) for view in views if which.service in ("", view.service)]
-        return {"workers": rows}
+        which, owner = read_request(WhichWorkers, request.payload), _principal(request).owner
+        workers = workers_of(self._broker, which.service)
+        return {"workers": [worker_row(worker, owner=owner) for worker in workers]}
+
+
+def _row(view: JobView, results: list[ResultView]) -> dict[str, Any]:
+    return {**job_row(view, results), "parts": [part._asdict() for part in view.parts]}
 
 
 async def _within(waiting: Awaitable[T], job: Job, what: str) -> T:
@@ -357,3 +359,35 @@ def _follow(caller: Caller, view: JobView) -> Iterator[Job]:
     with caller.follow(view.uuid, view.service, view.task, view.target, view.body) as job:
         job.outcome.workers = tuple(part.name for part in view.parts if part.name)
         yield job
+
+
+# -- events ------------------------------------------------------------------------------------
+
+
+def publish_event(publisher: Publisher, entry: BufferedEvent) -> None:
+    """Publish what happens to a job as the event ``nfp.job.UUID.KIND``; never waits.
+
+    It is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else,
+    and with the role owner, which says that it comes from here: nobody else may publish such a topic (RFC 12, "Event
+    Privacy"; an owner's link may pass such a stamp). A job of a key without userid, or of nobody, is told to owners
+    only. The payload is what subscribers on the NFP side read. Streams and what is no job's are not published.
+    """
+    if entry.event.kind in _SILENT or not publisher.has_room():
+        return
+    userid = recipient(entry.event.userid)  # where that is None, the link's own, the owner's, is filled in
+    publisher.publish(
+        topic_of(entry.event),
+        entry.told(),
+        flags=PRIVATE,
+        userid=USERID_UNKNOWN if userid is None else userid,
+        rolemask=0 if userid is None else int(Role.OWNER | Role.USER),
+    )
+
+
+def topic_of(happening: JobEvent) -> str:
+    """The topic; any text may be a job id.
+
+    >>> topic_of(JobEvent("closed", "a.b c", "s", "t", "h", 1))
+    'nfp.job.a%2Eb%20c.closed'
+    """
+    return f"nfp.job.{word_of(happening.uuid)}.{happening.kind}"

@@ -1,25 +1,23 @@
-"""What a request asks for, and what it is answered; no input or output, no clock."""
+"""What a request asks for, and what it is answered: at the end, or with STREAMING in order; no clock."""
 
 from __future__ import annotations
 
 import errno
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from broker.errors import RpcError
+from broker.errors import ConfigError, RpcError
+from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job, Question
-from broker.nfp.jobs.search import JobFilter, JobSearch
-from broker.nfp.jobs.views import JobView, ResultView, ServiceView, WorkerView
-from broker.nfp.management.jobs import STATES, chosen_states, described, job_filter, told_everywhere
 from broker.nfp.names import NAME_BYTES_MAX, Code
-from broker.nfp.principal import Principal, Standing
-from broker.nfp.targets import Target, parse
+from broker.nfp.targets import Target, target_of
 from broker.wire.payload import read_request
 
 SERVICE: Final = "nfp"
-LIST_MAX: Final = 1000
-"""Jobs in one answer: some hundred KiB."""
+Record = dict[str, Any]
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 
@@ -57,44 +55,6 @@ class JobAnswer(OneJob, forbid_unknown_fields=True, kw_only=True):
     cancel: bool = False
 
 
-class WhichJobs(msgspec.Struct, forbid_unknown_fields=True):
-    """Payload of ``nfp.jobs.list``, and without ``limit`` of ``nfp.jobs.count``; see ``dispatch.search.JobFilter``."""
-
-    state: str | list[str] = ""
-    service: str = ""
-    task: str = ""
-    worker: str = ""
-    client: str = ""
-    text: str = ""
-    since: float | None = None
-    until: float | None = None
-    mine: bool = False
-    limit: Annotated[int, msgspec.Meta(ge=1, le=LIST_MAX)] = 100
-
-    def filter(self, principal: Principal) -> JobFilter:
-        """Return what is looked for.
-
-        Raises:
-            RpcError: EINVAL, a state is none.
-        """
-        states = self.state.split(",") if isinstance(self.state, str) else self.state
-        try:
-            chosen = chosen_states(state.strip() for state in states if state.strip())
-        except ValueError as error:
-            raise RpcError(errno.EINVAL, str(error)) from None
-        return job_filter(
-            chosen,
-            self.since,
-            self.until,
-            service=self.service,
-            task=self.task,
-            worker=self.worker,
-            client=self.client,
-            text=self.text,
-            holder=principal.holder if self.mine else "",
-        )
-
-
 class WhichWorkers(msgspec.Struct, forbid_unknown_fields=True):
     """Payload of ``nfp.workers.list``."""
 
@@ -128,10 +88,10 @@ def read_job(topic: str, payload: bytes | None) -> Asked:
 
 
 def _target(said: str | list[str]) -> Target:
-    target = parse(said if isinstance(said, str) else msgspec.json.encode(said).decode())
-    if target is None:
-        raise RpcError(errno.EINVAL, f"target {str(said)[:64]!r}, expected all, any or names of workers")
-    return target
+    try:
+        return target_of(said)
+    except ConfigError as error:
+        raise RpcError(errno.EINVAL, str(error)) from None
 
 
 # ---------------------------------------------------------------- errors
@@ -177,53 +137,6 @@ def error_of(job: Job) -> RpcError | None:
     return RpcError(errno.ENODATA, f"job {job.uuid} has no result")
 
 
-# ---------------------------------------------------------------- views
-
-
-def job_row(view: JobView, results: list[ResultView]) -> dict[str, Any]:
-    """Tell of a job what people and dashboards read."""
-    return {
-        **told_everywhere(view),
-        "age": round(view.age_s, 3),
-        "remaining": round(view.remaining_s, 3),
-        "parts": [part._asdict() for part in view.parts],
-        **described(view, results),
-    }
-
-
-def count_states(search: JobSearch) -> dict[str, Any]:
-    """How many are in which state."""
-    return {**{state: search.states[state] for state in STATES}, "more": False}
-
-
-def service_row(view: ServiceView) -> dict[str, Any]:
-    """A service for people and dashboards."""
-    return {**view._asdict(), "workers": list(view.workers)}
-
-
-def worker_row(view: WorkerView, principal: Principal) -> dict[str, Any]:
-    """A worker: which jobs it has is for owners, what it covers not for guests."""
-    row: dict[str, Any] = {
-        "name": view.name,
-        "service": view.service,
-        "status": view.status,
-        "dialect": view.dialect.value,
-        "credits": view.credits,
-        "busy": view.busy,
-        "waiting": view.waiting,
-        "alive": round(view.alive_s, 1),
-        "hold": round(view.holdtime_s, 1),
-        **view.ended,
-        "tasks": list(view.tasks),
-    }
-    if principal.standing is not Standing.GUEST:
-        row["resources"] = list(view.resources)
-    if principal.owner:
-        row["jobs"] = list(view.jobs)
-        row["holder"] = view.holder
-    return row
-
-
 def results_of(job: Job) -> dict[str, Any]:
     """Return the results so far by worker; the answer of a service of the broker itself is that of ""."""
     if isinstance(job, Question):
@@ -240,4 +153,66 @@ def summarize(job: Job) -> dict[str, Any]:
         "failures": {
             worker: {"status": failure.status, "error": failure.text} for worker, failure in failures
         },
+    }
+
+
+# ---------------------------------------------------------------- with STREAMING
+
+
+async def tell_records(job: Job) -> AsyncGenerator[Record, None]:
+    """What comes of ``job`` until it is over.
+
+    Events and streams that a slow reader has no room for are dropped, the oldest first, and a record ``gap`` stands in
+    their place; results are all told.
+    """
+    told: set[str] = set()
+    accepted, lost = False, 0
+    events = job.events(once=True)
+    async for event in events:
+        if events.lost > lost:
+            yield {"type": "gap", "lost": events.lost - lost}
+            lost = events.lost
+            if not accepted:  # that, too, was dropped, and the caller has to know the uuid
+                accepted = True
+                yield _tell_accepted(job, "dispatched", job.workers)
+        if event.kind in ("queued", "dispatched"):
+            accepted = True
+            workers = event.body.get("workers") if event.kind == "dispatched" else ()
+            yield _tell_accepted(job, event.kind, workers or ())
+        elif event.kind == "stream":
+            yield {"type": "stream", "data": b64encode(event.body).decode()}
+        elif event.kind in ("finished", "failed", "cancelled"):
+            for record in _tell_settled(job, told):
+                yield record
+        else:
+            yield _tell_event(event)
+    for record in _tell_settled(job, told, every=True):
+        yield record
+
+
+def _tell_accepted(job: Job, status: str, workers: Any) -> Record:
+    record: Record = {"type": "accepted", "uuid": job.uuid, "status": status, "workers": list(workers)}
+    return record | ({"missing": list(job.missing)} if job.missing else {})
+
+
+def _tell_settled(job: Job, told: set[str], *, every: bool = False) -> Iterator[Record]:
+    """Results and errors of workers that were not ``told``; one without a name may have one at the end."""
+    for worker, result in results_of(job).items():
+        if worker not in told and (worker or every):
+            told.add(worker)
+            yield {"type": "result", "worker": worker, "result": result}
+    for worker, failure in job.outcome.failures.items():
+        if worker not in told:
+            told.add(worker)
+            yield {"type": "failed", "worker": worker, "status": failure.status, "error": failure.text}
+
+
+def _tell_event(event: Event) -> Record:
+    body = None if event.kind == "accepted" else event.body
+    return {
+        "type": "event",
+        "worker": event.worker,
+        "kind": event.kind,
+        "message": event.message,
+        "event": body,
     }

@@ -67,7 +67,7 @@ export class Jobs {
     const known = new Set(rows.map(({ uuid }) => uuid));
     for (const uuid of this.#jobs.keys()) if (!known.has(uuid)) this.#jobs.delete(uuid);
     for (const row of rows) {
-      const job = this.#job(row.uuid, row.service, row.task, now - row.age * 1000);
+      const job = this.#job(row.uuid, row.service, row.task, now - row.age_s * 1000);
       for (const part of row.parts) {
         const name = part.worker || part.name;
         if (name) this.#part(job, name, part.state === 'final', part.ended);

@@ -56,14 +56,14 @@ export class Jobs {
     this.workers = new Table('Workers', [
       { name: 'worker', text: (row) => row.name, title: (row) => row.tasks.join(', ') },
       { name: 'service', text: (row) => row.service },
-      { name: 'status', text: (row) => row.status, mood: (row) => (row.status === 'alive' ? null : 'warn') },
+      { name: 'status', text: (row) => row.state, mood: (row) => (row.state === 'alive' ? null : 'warn') },
       { name: 'load', number: true, text: (row) => `${row.busy} of ${row.credits}` },
       { name: 'waiting', number: true, text: (row) => short(row.waiting) },
       { name: 'done', number: true, text: (row) => short(row.done) },
       { name: 'failed', number: true, text: (row) => short(row.failed), mood: (row) => (row.failed ? 'bad' : null) },
       { name: 'expired', number: true, text: (row) => short(row.expired), mood: (row) => (row.expired ? 'bad' : null) },
       { name: 'cancelled', number: true, text: (row) => short(row.cancelled) },
-      { name: 'since', number: true, text: (row) => (row.alive ? duration(row.alive) : '–') },
+      { name: 'since', number: true, text: (row) => (row.alive_s ? duration(row.alive_s) : '–') },
     ], 'No workers.');
     this.element = h('div', { class: 'jobs' },
       h('section', { class: 'job-part' }, h('h3', { text: 'Jobs' }), this.filter.element, this.notice, this.list, this.empty, this.more),

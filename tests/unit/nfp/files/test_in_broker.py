@@ -100,7 +100,7 @@ def test_jobs_are_listed_to_whose_they_are(tmp_path):
         (job,) = jobs["jobs"]
         assert (job["task"], job["state"], job["workers"]) == ("list_files", "done", ["broker-files"])
         shown = await nfp.mmi("show", service="jobs.service.broker", kwargs={"uuid": job["uuid"]})
-        assert shown["results"][0]["body"]["broker-files"]["result"] == ["sub"]
+        assert shown["parts"][0]["result"] == ["sub"]
         means = {"broker": [broker.endpoints[0]], "server_key": broker.server_key}
         async with NfpClient("c2", key=curve.generate(), state_dir=tmp_path / "c2", **means) as other:
             assert (await other.mmi("list", service="jobs.service.broker"))["jobs"] == []

@@ -3,7 +3,7 @@
 import json
 
 from broker.nfp.management import mmi
-from broker.nfp.management.jobs import shown
+from broker.nfp.management.jobs import job_row
 from broker.nfp.names import Command
 from broker.nfp.records import Finished
 from broker.nfp.server.recording import told_of
@@ -53,11 +53,11 @@ def test_all_of_it_agrees(how, state):
     bench.journal.commit()
     view = bench.job(uuid)
     (part,) = view.parts
-    row = shown(view)
+    row = job_row(view, [])
     assert (row["state"], part.ended, row["failed"]) == (state, state, ["w1"] if state == "failed" else [])
     assert bench.journal.of(Finished)[-1].closes == state
     (worker,) = bench.dispatcher.workers(bench.now)
-    said = mmi._detailed(worker, owner=False)
+    said = mmi.worker_row(worker, owner=False)
     for figures in (bench.counts.as_dict(), said):
         assert {name: figures[name] for name in HOWS.values()} == {
             name: int(name == state) for name in HOWS.values()
@@ -90,7 +90,7 @@ def test_a_job_of_several_workers_that_all_fail_has_failed(how, client):
         else:
             bench.finish(worker, post, code=500)
     view = bench.job(uuid)
-    assert (view.state, shown(view)["failed"]) == ("failed", names.split(","))
+    assert (view.state, job_row(view, [])["failed"]) == ("failed", names.split(","))
     assert told_of(bench.listener.events[-1])["status"] == "FAILED"
     told = [packet for packet in asking.take() if packet.status != 202]
     if client == "deployed":

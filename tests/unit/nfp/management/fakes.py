@@ -1,5 +1,6 @@
 """A peer that notes what it is sent, and a broker that is only told about."""
 
+import asyncio
 from collections import Counter
 from types import SimpleNamespace
 
@@ -18,10 +19,11 @@ from broker.nfp.jobs.views import (
     WorkerView,
 )
 from broker.nfp.logs import LogBuffer
-from broker.nfp.management import EventBus, EventService, JobService, MmiService
+from broker.nfp.management import SERVICES, EventBus, Questions
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
+from broker.nfp.process_stats import ProcessStats
 from broker.nfp.server.names import NameOwners
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
@@ -52,22 +54,25 @@ class FakePeer:
         self.sent.append(packet)
         return True
 
+    def has_spare_room(self):
+        return self.alive and self.room != 0
+
     def take(self):
         told = [(packet.sequence, msgspec.json.decode(packet.body)) for packet in self.sent]
         self.sent.clear()
         return told
 
 
-def asked(service, task, peer, ident, kwargs):
-    return Call(service.name, task, (), kwargs, ident, peer or FakePeer(), b"")
+def ask(broker, service, task, peer=None, ident="u1", /, *args, **kwargs):
+    """What ``broker`` answers: its status, and what the body says."""
 
+    async def story():
+        answered = asyncio.get_running_loop().create_future()
+        call = Call(service, task, args, kwargs, ident, peer or FakePeer())
+        Questions(broker, SERVICES).ask(call, answered.set_result)
+        return await answered
 
-def reply(service, task, peer=None, ident="u1", /, **kwargs):
-    answer = service.call(asked(service, task, peer, ident, kwargs))
-    if callable(answer):
-        answers = []
-        answer(answers.append)
-        (answer,) = answers
+    answer = asyncio.run(story())
     return answer.status, msgspec.json.decode(answer.body)
 
 
@@ -178,6 +183,7 @@ class FakeBroker:
         self.clock = SimpleNamespace(now=lambda: 0.0)
         self.event_bus = EventBus("e1")
         self.log = LogBuffer()
+        self.process = ProcessStats()
         self.dispatcher = FakeDispatcher()
         self.datastore = FakeDatastore()
         self.reader = FakeReader()
@@ -196,8 +202,3 @@ class FakeBroker:
 
     def leave(self, *, restart, reason):
         self.left.append(restart)
-
-
-def internal_services(broker):
-    """The services of management over ``broker``."""
-    return [MmiService(broker), JobService(broker), EventService(broker.event_bus)]

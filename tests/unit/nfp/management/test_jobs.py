@@ -5,17 +5,22 @@ import json
 
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
-from broker.nfp.contract import Answer
+from broker.nfp.contract import Call
 from broker.nfp.jobs.search import JobFilter
 from broker.nfp.jobs.views import PartView, ResultView
+from broker.nfp.management import SERVICES, Questions
 from broker.nfp.management import jobs as room
-from broker.nfp.management.jobs import JobService
+from broker.nfp.names import JOBS
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.targets import Target
 from tests.tables import for_each
-from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakeBroker, FakePeer, asked, job_view, reply
+from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakeBroker, FakePeer, ask, job_view
 
 BOSS = FakePeer("boss", principal=OWNER)
+
+
+def reply(broker, task, peer=None, ident="u1", /, **kwargs):
+    return ask(broker, JOBS, task, peer, ident, **kwargs)
 
 
 def broker_with(*jobs):
@@ -30,35 +35,43 @@ def uuids(told):
 
 def test_a_user_sees_their_own_the_newest_first_and_an_owner_all():
     broker = broker_with(job_view("a"), job_view("b", holder=BERT.holder), job_view("c"))
-    assert uuids(reply(JobService(broker), "list")[1]) == ["c", "a"]
-    assert uuids(reply(JobService(broker), "list", BOSS)[1]) == ["c", "b", "a"]
-    assert uuids(reply(JobService(broker), "list", holder=BERT.holder)[1]) == []
+    assert uuids(reply(broker, "list")[1]) == ["c", "a"]
+    assert uuids(reply(broker, "list", BOSS)[1]) == ["c", "b", "a"]
+    assert uuids(reply(broker, "list", holder=BERT.holder)[1]) == []
 
 
 def test_what_is_asked_for_is_what_is_looked_for(monkeypatch):
     monkeypatch.setattr(room.time, "time", lambda: 1000.0)
     broker = broker_with()
     texts = {name: name[0] for name in ("service", "task", "worker", "client", "holder", "text")}
-    reply(JobService(broker), "list", state="failed, open", since=900, until=990.5, **texts)
+    reply(broker, "list", state="failed, open", since=900, until=990.5, **texts)
     assert broker.dispatcher.searched.which == JobFilter(
         states=frozenset({"failed", "open"}), since_s=100.0, until_s=9.5, **texts
     )
-    reply(JobService(broker), "count", state=["done"])
+    reply(broker, "count", state=["done"])
     assert broker.dispatcher.searched.which == JobFilter(states=frozenset({"done"}))
 
 
 @for_each(
-    "wrong", [{"state": "odd"}, {"state": ["done", "odd"]}, {"since": "noon"}, {"until": True}, {"text": 7}]
+    "wrong",
+    [
+        {"state": "odd"},
+        {"state": ["done", "odd"]},
+        {"since": "noon"},
+        {"until": True},
+        {"text": 7},
+        {"stat": "open"},
+    ],
 )
 @for_each("task", ["list", "count"])
 def test_a_filter_that_makes_no_sense_is_refused(task, wrong):
-    status, told = reply(JobService(broker_with()), task, **wrong)
+    status, told = reply(broker_with(), task, **wrong)
     assert (status, next(iter(wrong)) in told["error"]) == (400, True)
 
 
 def test_the_limit_and_whether_there_are_more():
     broker = broker_with(*(job_view(f"j{number}") for number in range(5)))
-    jobs = JobService(broker)
+    jobs = broker
     assert reply(jobs, "list", limit=5)[1]["more"] is False
     told = reply(jobs, "list", limit=4)[1]
     assert (uuids(told), told["more"]) == (["j4", "j3", "j2", "j1"], True)
@@ -67,40 +80,48 @@ def test_the_limit_and_whether_there_are_more():
         assert reply(jobs, "list", limit=wrong)[0] == 400
 
 
-async def test_a_search_of_several_slices_lets_the_loop_do_something_else():
+def test_a_search_of_several_slices_lets_the_loop_do_something_else():
     broker = broker_with(job_view("a"))
     broker.dispatcher.slices = 3
-    service = JobService(broker)
-    later = service.call(asked(service, "list", None, "u1", {}))
-    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    later(answered.set_result)
-    assert not answered.done()
-    answer = await answered
-    assert uuids(json.loads(answer.body)) == ["a"]
+
+    async def story():
+        answers = []
+        questions = Questions(broker, SERVICES)
+        questions.ask(Call(JOBS, "list", (), {}, "u1", FakePeer()), answers.append)
+        for _ in range(2):
+            await asyncio.sleep(0)
+            assert not answers
+        while not answers:
+            await asyncio.sleep(0)
+        return json.loads(answers[0].body)
+
+    assert uuids(asyncio.run(story())) == ["a"]
 
 
 def test_count():
     broker = broker_with(job_view("a"), job_view("b", state="done"), job_view("c", holder=BERT.holder))
-    assert reply(JobService(broker), "count")[1] == {
+    assert reply(broker, "count")[1] == {
         "total": 2, "states": {"open": 1, "done": 1}, "services": {"dummy": 2}, "more": False,
     }  # fmt: skip
-    assert reply(JobService(broker), "count", BOSS)[1]["total"] == 3
-    assert reply(JobService(broker), "count", state="odd")[0] == 400
+    assert reply(broker, "count", BOSS)[1]["total"] == 3
+    assert reply(broker, "count", state="odd")[0] == 400
 
 
 def test_show_brings_parts_attempts_and_results():
     job = job_view("a", target=Target("list", ("w1", "w2")), state="done")
     broker = broker_with(job)
     broker.dispatcher.found["a"] = [b'{"w1":{"result":1}}', b"\x00\xff"]
-    _, told = reply(JobService(broker), "show", uuid="a")
+    _, told = reply(broker, "show", uuid="a")
     assert told["target"] == "w1,w2"
     assert told["attempts"] == 2
     assert told["parts"][0]["worker"] == "w1"
-    assert told["results"] == [
-        {"worker": "w1", "status": 200, "size": 19, "body": {"w1": {"result": 1}}},
-        {"worker": "w1", "status": 200, "size": 2, "body": {"base64": "AP8="}},
-    ]
-    assert "results" not in reply(JobService(broker), "show", uuid="a", results=False)[1]
+    assert (told["parts"][0]["state"], "result" in told["parts"][0]) == ("accepted", False)
+    ended = (PartView("", "w1", 2, "final", 200, 0, "done"),)
+    broker.dispatcher.all_jobs = [job_view("a", state="done", parts=ended)]
+    (part,) = reply(broker, "show", uuid="a")[1]["parts"]
+    assert (part["attempt"], part["result"], part["error"]) == (2, {"w1": {"result": 1}}, "")
+    (part,) = reply(broker, "show", uuid="a", results=False)[1]["parts"]
+    assert "result" not in part
 
 
 def test_the_workers_whose_part_failed_are_told():
@@ -108,41 +129,32 @@ def test_the_workers_whose_part_failed_are_told():
     broker = broker_with(
         *(job_view(uuid, parts=(PartView("", "w1", 1, "final", 200, 4, end),)) for uuid, end in ends.items())
     )
-    told = {job["uuid"]: job["failed"] for job in reply(JobService(broker), "list")[1]["jobs"]}
+    told = {job["uuid"]: job["failed"] for job in reply(broker, "list")[1]["jobs"]}
     assert told == {"a": ["w1"], "b": [], "c": [], "d": [], "e": []}
-    assert reply(JobService(broker), "show", uuid="a")[1]["failed"] == ["w1"]
-
-
-def test_large_results_are_left_to_get(monkeypatch):
-    monkeypatch.setattr(room, "RESULTS_MAX_BYTES", 10)
-    broker = broker_with(job_view("a"))
-    broker.dispatcher.found["a"] = [b'"12345"', b'"67890"']
-    _, told = reply(JobService(broker), "show", uuid="a")
-    assert [result.get("body") for result in told["results"]] == ["12345", None]
-    assert [result["size"] for result in told["results"]] == [7, 7]
+    assert reply(broker, "show", uuid="a")[1]["failed"] == ["w1"]
 
 
 def test_a_job_of_somebody_else_is_as_unknown_as_none():
     broker = broker_with(job_view("a"), job_view("b", holder=BERT.holder))
-    foreign = reply(JobService(broker), "show", uuid="b")
-    unknown = reply(JobService(broker), "show", uuid="z")
+    foreign = reply(broker, "show", uuid="b")
+    unknown = reply(broker, "show", uuid="z")
     assert foreign[0] == unknown[0] == 400
     assert foreign[1]["error"].replace("'b'", "") == unknown[1]["error"].replace("'z'", "")
-    assert reply(JobService(broker), "show")[0] == 400
-    assert reply(JobService(broker), "show", BOSS, uuid="b")[0] == 200
-    assert ANNA.may_see(reply(JobService(broker), "show", uuid="a")[1]["holder"])
+    assert reply(broker, "show")[0] == 400
+    assert reply(broker, "show", BOSS, uuid="b")[0] == 200
+    assert ANNA.may_see(reply(broker, "show", uuid="a")[1]["holder"])
 
 
 def test_a_job_of_a_key_without_userid_says_so():
     broker = broker_with(job_view("a"), job_view("b", userid=USERID_UNKNOWN))
-    assert [job["userid"] for job in reply(JobService(broker), "list", BOSS)[1]["jobs"]] == [None, 1000]
+    assert [job["userid"] for job in reply(broker, "list", BOSS)[1]["jobs"]] == [None, 1000]
 
 
 @for_each(("rule", "user", "guest"), [("holder", 400, 400), ("user", 200, 400), ("anyone", 200, 200)])
 def test_who_may_fetch_results_may_be_shown_the_job_and_sees_it_in_no_list(rule, user, guest):
     broker = broker_with(job_view("a", holder=ANNA.holder))
     broker.access = Access(results=rule)
-    jobs = JobService(broker)
+    jobs = broker
     askers = FakePeer("b", principal=BERT), FakePeer("g", principal=Principal("uid:9", Standing.GUEST, 9))
     assert [reply(jobs, "show", asker, uuid="a")[0] for asker in askers] == [user, guest]
     assert [reply(jobs, "list", asker)[1]["jobs"] for asker in askers] == [[], []]
@@ -162,11 +174,11 @@ def test_a_list_shows_arguments_result_and_error_in_short():
     broker.dispatcher.results = lambda uuid: [
         ResultView(name, 200, json.dumps(said).encode()) for name, said in (("w1", long), ("w2", failed))
     ]
-    (job,) = reply(JobService(broker), "list")[1]["jobs"]
+    (job,) = reply(broker, "list")[1]["jobs"]
     assert job["arguments"] == {"args": [1], "kwargs": {"device": "r1"}}
     assert (job["took_s"], job["error"]) == (1.25, "w2: ValueError: no such device")
     assert (job["result"][:9], len(job["result"])) == ('w1: ["xxx', room.IN_SHORT_CHARS)
-    first, second = reply(JobService(broker), "show", uuid="a")[1]["parts"]
+    first, second = reply(broker, "show", uuid="a")[1]["parts"]
     assert (first["result"], first["error"], first["traceback"]) == (["x" * 2000], "", "")
     assert (second["result"], second["error"], second["traceback"]) == (
         None,
@@ -193,5 +205,5 @@ def test_what_is_long_is_told_by_its_size(monkeypatch):
     part = PartView("", "w1", 1, "final", 200, 4, "failed")
     broker = broker_with(job_view("a", parts=(part,), body=b"x" * 11))
     broker.dispatcher.found["a"] = [json.dumps({"w1": {"failed": True, "errors": [TRACE]}}).encode()]
-    (job,) = reply(JobService(broker), "list")[1]["jobs"]
+    (job,) = reply(broker, "list")[1]["jobs"]
     assert (job["arguments"], job["error"]) == (None, "failed; the result is too long to be shown")

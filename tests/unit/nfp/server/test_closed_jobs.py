@@ -10,7 +10,7 @@ import pytest
 
 from broker.nfp.contract import Call, NotStored
 from broker.nfp.frames import Packet
-from broker.nfp.management import JobService
+from broker.nfp.management import SERVICES, Questions
 from broker.nfp.names import JOBS, Command, Dialect, Sender
 from broker.nfp.opening import read_any
 from broker.nfp.principal import Principal, Standing
@@ -166,14 +166,14 @@ def test_a_disk_that_hangs_is_not_asked(tmp_path, reads):
 
 def test_a_broker_is_stopped_while_it_searches(tmp_path):
     async def script(broker, client, _got):
-        broker.job_service.call(asked(SimpleNamespace(principal=HOLDER), text="x"))(print)
+        broker.questions.ask(asked(SimpleNamespace(principal=HOLDER), text="x"), print)
         await asyncio.sleep(0)
 
     with_broker(tmp_path, script)
 
 
 def asked(peer, **kwargs) -> Call:
-    return Call(JOBS, "count", (), kwargs, "u", peer, b"")
+    return Call(JOBS, "count", (), kwargs, "u", peer)
 
 
 class Search:
@@ -193,34 +193,34 @@ class Search:
             raise NotStored(self.error)
 
 
-def searching(*searches: Search) -> tuple[JobService, list[dict]]:
-    """A service that is asked for these searches, and what it has answered."""
+def searching(*searches: Search) -> tuple[Questions, list[dict]]:
+    """What is asked for these searches, and what it has answered."""
     found = iter(searches)
     dispatcher = SimpleNamespace(search=lambda *_: next(found))
     broker = SimpleNamespace(dispatcher=dispatcher, clock=SimpleNamespace(now=lambda: 0.0))
-    service, told = JobService(broker), []
+    questions, told = Questions(broker, SERVICES), []
     for _ in searches:
-        later = service.call(asked(SimpleNamespace(principal=HOLDER)))
-        later(lambda answer: told.append(json.loads(answer.body)))
-    return service, told
+        questions.ask(
+            asked(SimpleNamespace(principal=HOLDER)), lambda answer: told.append(json.loads(answer.body))
+        )
+    return questions, told
 
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_search_in_a_store_that_cannot_be_read_says_so(steps):
     async def story():
-        service, told = searching(Search(steps, "no disk"))
+        questions, told = searching(Search(steps, "no disk"))
         await until(lambda: told)
         assert told[0]["error"] == "no disk"
-        await service.stop()
-        await service.stop()
+        await questions.stop()
+        await questions.stop()
 
     run(story())
 
 
-def test_searches_take_turns_and_one_of_one_step_is_done_at_once():
+def test_searches_take_turns():
     async def story():
-        _service, told = searching(Search(4), Search(3), Search(1))
-        assert [each["total"] for each in told] == [1]
+        _questions, told = searching(Search(4), Search(3), Search(1))
         await until(lambda: len(told) == 3)
         assert [each["total"] for each in told] == [1, 3, 4]
 

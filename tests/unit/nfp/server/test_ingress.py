@@ -8,7 +8,7 @@ from broker.nfp import opening
 from broker.nfp.access import Access, Rule
 from broker.nfp.contract import Answer
 from broker.nfp.frames import Packet, encode
-from broker.nfp.management import EventBus
+from broker.nfp.management import EventBus, Questions
 from broker.nfp.names import MMI_BROKER, MMI_WORKER, SEED_CODES, SID, Command, Dialect, Sender
 from broker.nfp.principal import Standing
 from broker.nfp.server.connections import ReconnectNudge
@@ -27,25 +27,29 @@ class Unreadable(Exception):
         raise ValueError("no text")
 
 
-class Service:
-    def __init__(self, name=MMI_BROKER, status=200):
-        self.name = name
+class Asked:
+    """Stands for ``Questions``: it notes what is asked and answers with ``status``."""
+
+    def __init__(self, status=200):
         self.status = status
         self.calls = []
 
-    def call(self, call):
+    def ask(self, call, answer):
         self.calls.append(call)
-        if call.task == "break":
-            raise ValueError("it broke")
-        if call.task == "break unreadably":
-            raise Unreadable
-        return Answer(self.status, msgspec.json.encode({"task": call.task}))
+        answer(Answer(self.status, msgspec.json.encode({"task": call.task})))
+
+
+def breaks(error):
+    def task(broker, call):
+        raise error
+
+    return task
 
 
 class Setting:
-    def __init__(self, access=None, service=None, senders=EVERYBODY, greeted=True):
+    def __init__(self, access=None, questions=None, senders=EVERYBODY, greeted=True):
         self.dispatch = RecordingDispatch()
-        self.service = service or Service()
+        self.questions = questions or Asked()
         access = access or Access()
         loop = SimpleNamespace(time=lambda: 1.0)
         self.owners = NameOwners(
@@ -59,7 +63,7 @@ class Setting:
         self.ingress = Ingress(
             self.dispatch,
             access,
-            [self.service],
+            self.questions,
             opened=opening.BrokerOpen("headgate", keepalive_ms=1000, multiplier=3, epoch="e1"),
             name_owners=self.owners,
             event_bus=EventBus("e1"),
@@ -103,8 +107,8 @@ def test_deployed_clients_get_both_answers_of_management():
     assert {(a.uuid, a.service, a.status, a.data) for a in answers} == {
         ("u1", MMI_BROKER, 200, b'{"task":"show_workers"}')
     }
-    (call,) = on.service.calls
-    assert (call.task, call.args, call.kwargs, call.raw) == ("show_workers", (1,), {"service": "all"}, body)
+    (call,) = on.questions.calls
+    assert (call.task, call.args, call.kwargs) == ("show_workers", (1,), {"service": "all"})
 
 
 @for_each("service", [MMI_BROKER, MMI_WORKER, SID])
@@ -118,7 +122,7 @@ def test_deployed_clients_get_both_answers_of_management():
 )
 def test_commands_of_jobs_do_nothing_at_services_that_take_none(dialect, command, service):
     """A client posts its job again, asks for its result, cancels it: none of it restarts a broker once more."""
-    on = Setting(service=Service(service))
+    on = Setting()
     on.peer.principal = on.peer.principal._replace(standing=Standing.OWNER)
     answers = on.say(request(command, "u", service=service, body=b'{"task":"restart"}', dialect=dialect))
     assert {answer.status for answer in answers} == {400}
@@ -126,28 +130,27 @@ def test_commands_of_jobs_do_nothing_at_services_that_take_none(dialect, command
     expected = "POST" if dialect is Dialect.SEED else "MMI"
     error = f"{service} takes no jobs: it is asked by {expected}, not {command.name}"
     assert msgspec.json.decode(answers[0].body)["error"] == error
-    assert on.service.calls == on.dispatch.calls == []
+    assert on.questions.calls == on.dispatch.calls == []
 
 
 @for_each("status", [200, 404])
 def test_the_texts_clients_get_exactly_one(status):
-    on = Setting(service=Service(status=status))
+    on = Setting(questions=Asked(status))
     answers = on.say(request(Command.POST, "u1", service=MMI_BROKER, dialect=Dialect.SEED))
     assert [(answer.command, answer.status in SEED_CODES) for answer in answers] == [(Command.RESPONSE, True)]
     assert answers[0].status_text
 
 
 @for_each(
-    ("task", "error"),
+    ("raised", "error"),
     [
-        ("break", "ValueError: it broke"),
-        ("break unreadably", "Unreadable: (Unreadable, whose text cannot be read: ValueError)"),
+        (ValueError("it broke"), "ValueError: it broke"),
+        (Unreadable(), "Unreadable: (Unreadable, whose text cannot be read: ValueError)"),
     ],
 )
-def test_a_service_of_the_broker_that_breaks_is_told(task, error):
-    on = Setting()
-    body = msgspec.json.encode({"task": task})
-    answers = on.say(request(Command.MMI, "u", service=MMI_BROKER, body=body))
+def test_a_service_of_the_broker_that_breaks_is_told(raised, error):
+    on = Setting(questions=Questions(None, {MMI_BROKER: {"break": (Standing.GUEST, breaks(raised))}}))
+    answers = on.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"break"}'))
     assert answers[0].status == 500
     assert msgspec.json.decode(answers[0].body)["error"] == error
 
@@ -155,7 +158,7 @@ def test_a_service_of_the_broker_that_breaks_is_told(task, error):
 def test_an_answer_that_takes_its_time_is_sent_when_it_is_there():
     on = Setting()
     waiting = []
-    on.service.call = lambda call: waiting.append
+    on.questions.ask = lambda call, answer: waiting.append(answer)
     for dialect, command, commands in (
         (Dialect.NORFAB, Command.MMI, [Command.RESPONSE, Command.MMI]),
         (Dialect.SEED, Command.POST, [Command.RESPONSE]),
@@ -169,7 +172,7 @@ def test_an_answer_that_takes_its_time_is_sent_when_it_is_there():
 
 
 def test_what_is_not_there_is_answered():
-    on = Setting()
+    on = Setting(questions=Questions(None, {}))
     assert on.say(request(Command.MMI, "u", service=SID))[0].status == 400
     assert on.say(request(Command.MMI, "u", service="svc"))[0].status == 400
     assert on.dispatch.calls == []
@@ -183,7 +186,7 @@ def test_rules_hold_for_the_brokers_own_services():
         on.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"show_broker"}'))[0].status == 400
     )
     assert on.ingress.denied == 2
-    assert not on.service.calls
+    assert not on.questions.calls
     allowed = Setting(Access(rules=[Rule(tasks=("shutdown",))]))
     assert (
         allowed.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"shutdown"}'))[0].status

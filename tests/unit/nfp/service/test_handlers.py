@@ -118,13 +118,15 @@ def test_a_job_that_fails_is_an_error_number_and_its_text(status, text, number):
         ("nfp.lab.go", {"targets": "all"}, errno.EINVAL, "targets"),
         ("nfp.lab.go", {"args": 1}, errno.EINVAL, "args"),
         ("nfp.lab.go", {"timeout": 0}, errno.EINVAL, "timeout"),
-        ("nfp.lab.go", {"target": []}, errno.EINVAL, "target '[]', expected all, any or names"),
+        ("nfp.lab.go", {"target": []}, errno.EINVAL, "target [], expected names of workers"),
         ("nfp.lab.go", {"uuid": "x" * 256}, errno.EINVAL, "uuid"),
         ("nfp.lab.go", b"junk\0", errno.EINVAL, "JSON object"),
         ("nfp.run", {"service": "lab"}, errno.EINVAL, "task"),
         ("nfp.jobs.show", {}, errno.EINVAL, "uuid"),
         ("nfp.jobs.show", {"uuid": "nobody's"}, errno.ENOENT, 'no job "nobody\'s" that you may see'),
         ("nfp.jobs.list", {"limit": 0}, errno.EINVAL, "limit"),
+        ("nfp.jobs.list", {"stat": "open"}, errno.EINVAL, "stat"),
+        ("nfp.jobs.count", {"state": "odd"}, errno.EINVAL, "state 'odd'"),
         ("nfp.events.service.broker.subscribe", {}, errno.EINVAL, "nfp.job.UUID.KIND"),
     ],
 )
@@ -388,6 +390,10 @@ def test_jobs_of_others_are_not_there():
             assert [row["uuid"] for row in (await record(peer))["jobs"]] == uuids
         peer.call("nfp.jobs.list", {"mine": True, "state": "done"})
         assert [row["uuid"] for row in (await record(peer))["jobs"]] == ["mine"]
+        peer.call("nfp.jobs.list", {"limit": 1})
+        told = await record(peer)
+        assert (told["total"], told["more"], told["jobs"][0]["age_s"]) == (2, True, 1.0)
+        assert [part["worker"] for part in told["jobs"][0]["parts"]] == ["w1"]
         peer.call("nfp.jobs.count", rolemask=GUEST)
         assert await record(peer) == {
             "open": 0, "done": 1, "failed": 0, "cancelled": 0, "expired": 0, "more": False,

@@ -2,8 +2,10 @@
 
 from types import SimpleNamespace
 
+from broker.client.bridge import Publisher
 from broker.identity import USERID_UNKNOWN, Role
-from broker.nfp.service.publisher import EventPublisher, topic_of
+from broker.nfp.management import EventBus
+from broker.nfp.service.flux_service import publish_event, topic_of
 from broker.wire.message import EVENT, PRIVATE
 from broker.wire.payload import decode_json
 from tests.tables import for_each
@@ -21,49 +23,51 @@ class FakeHandle:
 
 
 def publisher():
-    made = EventPublisher("epoch-1")
+    """A publisher, its link, and a bus whose events it publishes."""
+    made, bus = Publisher(), EventBus("epoch-1")
     made.handle = FakeHandle()
-    return made, made.handle
+    bus.listen(lambda event, entry: publish_event(made, entry))
+    return made, made.handle, bus
 
 
 def test_an_event_is_private_and_stamped_with_whose_job_it_is():
-    told, link = publisher()
-    told.publish_event(happening("progress", "u1", userid=1000, body=b'{"message":"half"}'), 7)
+    _, link, bus = publisher()
+    bus.publish(happening("progress", "u1", userid=1000, body=b'{"message":"half"}'))
     (message,) = link.sent
     assert (message.type, message.topic, message.flags & PRIVATE) == (EVENT, "nfp.job.u1.progress", PRIVATE)
     assert (message.userid, message.rolemask) == (1000, Role.OWNER | Role.USER)
     said = decode_json(message.payload)
-    assert (said["uuid"], said["kind"], said["sequence"], said["epoch"]) == ("u1", "progress", 7, "epoch-1")
+    assert (said["uuid"], said["kind"], said["sequence"], said["epoch"]) == ("u1", "progress", 1, "epoch-1")
     assert said["event"] == {"message": "half"}
 
 
 def test_a_job_of_nobody_known_here_is_left_to_the_links_own_stamp():
-    told, link = publisher()
-    told.publish_event(happening("closed", "u1"), 1)
+    _, link, bus = publisher()
+    bus.publish(happening("closed", "u1"))
     assert (link.sent[0].userid, link.sent[0].rolemask) == (USERID_UNKNOWN, 0)
     assert link.sent[0].flags & PRIVATE
 
 
 def test_bytes_of_results_and_streams_stay_away():
-    told, link = publisher()
-    told.publish_event(happening("stream", "u1", body=b"x" * 100), 1)
-    told.publish_event(happening("finished", "u1", body=b'{"w1":{"result":"secret"}}'), 2)
+    _, link, bus = publisher()
+    bus.publish(happening("stream", "u1", body=b"x" * 100))
+    bus.publish(happening("finished", "u1", body=b'{"w1":{"result":"secret"}}'))
     (message,) = link.sent
     said = decode_json(message.payload)
     assert (said["kind"], said["event"], said["size"]) == ("finished", None, 26)
 
 
 def test_a_choked_link_drops_counts_and_tells():
-    told, link = publisher()
+    told, link, bus = publisher()
     link.link.outbox.choked = True
-    for number in range(3):
-        told.publish_event(happening("progress", "u1"), number)
+    for _ in range(3):
+        bus.publish(happening("progress", "u1"))
     told.handle = None
-    told.publish_event(happening("progress", "u1"), 3)
+    bus.publish(happening("progress", "u1"))
     told.handle = link
     link.link.outbox.choked = False
-    told.publish_event(happening("progress", "u1"), 4)
-    told.publish_event(happening("closed", "u1"), 5)
+    bus.publish(happening("progress", "u1"))
+    bus.publish(happening("closed", "u1"))
     assert [decode_json(message.payload).get("lost") for message in link.sent] == [4, None]
     assert (told.sent, told.dropped) == (2, 4)
 

@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from broker.nfp.access import Access, Key, Rule
-from broker.nfp.contract import Answer, Call
+from broker.nfp.contract import Answer
 from broker.nfp.frames import Packet
-from broker.nfp.inventory import Datastore, InventoryService
-from broker.nfp.names import INTERNAL, SID, Dialect
+from broker.nfp.inventory import Datastore
+from broker.nfp.names import SID, Dialect
 from broker.nfp.principal import Principal, Standing
 from tests.tables import for_each
+from tests.unit.nfp.management import fakes
 
 DATA = {"service": "nornir", "password": "word", "url": "http://u:p@h/"}
 HIDDEN = {"service": "***", "password": "***", "url": "***"}
@@ -36,28 +38,34 @@ def who(standing: Standing, key: str = "") -> Principal:
     return Principal(f"key:{key}", standing, key=key)
 
 
-def service(tmp_path: Path, *rules: Rule) -> InventoryService:
+class Broker:
+    """What of the broker the service sees."""
+
+    def __init__(
+        self, datastore: Datastore, access: Access, pins: dict[str, str], *, unlisted: bool = True
+    ) -> None:
+        self.datastore = datastore
+        self.access = access
+        self.name_owners = SimpleNamespace(key_of=lambda name: pins.get(name, ""))
+        self.reader = SimpleNamespace(look=lambda then: then(None))
+        self.settings = SimpleNamespace(inventory_unlisted=unlisted)
+
+
+def read(tmp_path: Path) -> Datastore:
     path = tmp_path / "inventory.yaml"
     path.write_text(f"workers: {{w1: [{json.dumps(DATA)}]}}")
     datastore = Datastore(path, environ={})
     datastore.load()
-    return InventoryService(datastore, Access(rules=rules), lambda name: PINS.get(name, ""))
+    return datastore
 
 
-def ask(
-    inventory: InventoryService, asker: Asker, task: str = "get_inventory", *args: Any, **kwargs: Any
-) -> Answer:
-    answer = inventory.call(Call(SID, task, args, kwargs, "5eed", asker, b""))
-    if isinstance(answer, Answer):
-        return answer
-    answers: list[Answer] = []
-    answer(answers.append)
-    (said,) = answers
-    return said
+def service(tmp_path: Path, *rules: Rule) -> Broker:
+    return Broker(read(tmp_path), Access(rules=rules), PINS)
 
 
-def test_name(tmp_path: Path) -> None:
-    assert service(tmp_path).name in INTERNAL
+def ask(broker: Broker, asker: Asker, task: str = "get_inventory", *args: Any, **kwargs: Any) -> Answer:
+    status, said = fakes.ask(broker, SID, task, asker, "5eed", *args, **kwargs)
+    return Answer(status, json.dumps(said).encode())
 
 
 @for_each(
@@ -107,10 +115,6 @@ def test_who_may_not(tmp_path: Path, name: str, principal: Principal) -> None:
 )
 def test_a_free_name_makes_nobody_a_worker(tmp_path: Path, name: str, key: str, status: int) -> None:
     """Where only listed keys may be workers, others read no inventory by taking a worker's name."""
-    path = tmp_path / "inventory.yaml"
-    path.write_text(f"workers: {{w1: [{json.dumps(DATA)}]}}")
-    datastore = Datastore(path, environ={})
-    datastore.load()
     keys = [
         Key("K1", "w1", services=("nornir",)),
         Key("K2", "w1-NFPClient"),
@@ -118,7 +122,7 @@ def test_a_free_name_makes_nobody_a_worker(tmp_path: Path, name: str, key: str, 
         Key("K8", "c8"),
     ]
     access = Access(keys, offer_unlisted=False)
-    inventory = InventoryService(datastore, access, lambda name: {"w1": "K1"}.get(name, ""))
+    inventory = Broker(read(tmp_path), access, {"w1": "K1"})
     principal = access.principal_of(key, name)
     assert principal is not None
     assert ask(inventory, Asker(name, principal), name="w1").status == status
@@ -136,14 +140,10 @@ def test_a_free_name_makes_nobody_a_worker(tmp_path: Path, name: str, key: str, 
         (False, "K1", "w1-NFPClient", "K2", 200),
     ],
 )
-def test_listed_keys_and_others(
-    tmp_path: Path, unlisted: bool, worker: str, name: str, key: str, status: int
-) -> None:
+def test_listed_keys_and_others(unlisted: bool, worker: str, name: str, key: str, status: int) -> None:
     """``worker`` is the key that w1 is pinned to; K1 and K2 are listed."""
-    datastore = Datastore(None)
     access = Access([Key("K1", "lab 1", services=("*",)), Key("K2", "lab 2", services=("*",))])
-    pinned = {"w1": worker}
-    inventory = InventoryService(datastore, access, lambda name: pinned.get(name, ""), unlisted=unlisted)
+    inventory = Broker(Datastore(None), access, {"w1": worker}, unlisted=unlisted)
     principal = access.principal_of(key, name)
     assert principal is not None
     assert ask(inventory, Asker(name, principal), name="w1").status == status

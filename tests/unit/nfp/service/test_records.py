@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from broker.nfp.names import Command
 from broker.nfp.principal import of_flux
 from broker.nfp.service.callers import Callers
-from broker.nfp.service.job_records import tell_records
+from broker.nfp.service.payloads import tell_records
 from broker.nfp.targets import ALL
 from tests.unit.nfp.service.stand_in import FakeBroker, respond
 from tests.unit.nfp.store.samples import run
