@@ -2,9 +2,9 @@
 
 ``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns,
 ``disown`` takes both from a child, ``raise_descriptor_limit`` asks for all that is allowed, ``name_process`` tells
-ps(1) who this is. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said. ``signals`` is how a process leaves, at
-once when it is told twice, ``start_again`` how it begins anew. For who looks after others (``children``) there are
-``following`` and ``environ_of_child``.
+ps(1) who this is. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said. ``on_signals`` is how a process
+leaves, at once when it is told twice, ``start_again`` how it begins anew. For who looks
+after others (``children``) there are ``following`` and ``environ_of_child``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 _NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
@@ -138,11 +138,9 @@ def following(parent: int, number: signal.Signals = signal.SIGTERM) -> Callable[
 # ---------------------------------------------------------------- signals
 
 
-@contextlib.contextmanager
-def signals(loop: Any, leave: Callable[[str], object], at_once: Callable[[], object]) -> Iterator[list[str]]:
-    """In the block SIGTERM and SIGINT call ``leave`` with the first one's name, ``at_once`` for each further one.
-
-    Gives the names of those that came.
+def on_signals(loop: Any, leave: Callable[[str], object], at_once: Callable[[], object]) -> list[str]:
+    """Let SIGTERM and SIGINT call ``leave`` with the first one's name, ``at_once`` for each further one, until the loop
+    is closed. Returns the list to which the names of those that come are appended.
     """
     told: list[str] = []
 
@@ -153,14 +151,9 @@ def signals(loop: Any, leave: Callable[[str], object], at_once: Callable[[], obj
         else:
             leave(name)
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number.name)
-    try:
-        yield told
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+    return told
 
 
 def start_again() -> None:

@@ -1,15 +1,18 @@
-"""Tasks that somebody looks after: each is kept until it ends, a fault of one is logged, and all end together; and how
-long somebody waits: for the first of several (``first_of``), in seconds that a program or a person chose (``within``,
-``awaited_seconds``, ``checked_seconds``).
+"""Tasks that somebody looks after: each is kept until it ends, a fault of one is logged, and all end together; the one
+that is all of a process (``run_to_end``); and how long somebody waits: for the first of several (``first_of``), in
+seconds that a program or a person chose (``within``, ``awaited_seconds``, ``checked_seconds``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Coroutine
 from math import isfinite, isnan
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 log = logging.getLogger("headgate")
 
@@ -98,3 +101,18 @@ def checked_seconds(seconds: float) -> float:
     if not isfinite(seconds):
         raise ValueError(f"a timeout of {seconds} s, expected a finite number of seconds")
     return seconds
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run`` of what a process lives for: no signal that comes once it has returned changes how the process
+    ends. A loop that is closed gives SIGTERM its default back, and a supervisor would see -15 of a process that left
+    in order.
+    """
+    with asyncio.Runner() as runner:
+        outcome = runner.run(work)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            runner.get_loop().remove_signal_handler(number)
+            signal.signal(
+                number, lambda _number, _frame: None
+            )  # unlike SIG_IGN not handed on to programs it starts
+    return outcome

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from broker import loglines, memory, supervision
 from broker.endings import OK, attended
 from broker.rereading import Rereading
-from broker.tasks import first_of
+from broker.tasks import first_of, run_to_end
 from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
 
@@ -68,7 +68,7 @@ def run(
             leave=leave,
         )
 
-    return attended("headgate gateway", lambda: asyncio.run(_serve(make, ready, leave_all)))
+    return attended("headgate gateway", lambda: run_to_end(_serve(make, ready, leave_all)))
 
 
 async def _serve(
@@ -112,8 +112,7 @@ class Leaving:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._leave, number.name)
+        supervision.on_signals(loop, self.leave, self._force)
         loop.add_signal_handler(signal.SIGHUP, self._rereading.request)
         return self
 
@@ -143,18 +142,15 @@ class Leaving:
         supervision.leaving(self._gateway.settings.gateway.drain_s + END_S)
 
     def leave(self, reason: str) -> None:
-        """As if the first signal had come."""
+        """As the first signal does."""
         if not self._told.is_set():
-            self._leave(reason)
+            log.info("gateway leaves: %s", reason)
+            self._told.set()
 
-    def _leave(self, reason: str) -> None:
-        if self._told.is_set():
-            if not self.forced and self._task is not None:
-                self.forced = True
-                self._task.cancel()
-            return
-        log.info("gateway leaves: %s", reason)
-        self._told.set()
+    def _force(self) -> None:
+        if not self.forced and self._task is not None:
+            self.forced = True
+            self._task.cancel()
 
 
 def shrink_tls_buffers() -> None:

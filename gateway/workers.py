@@ -31,7 +31,7 @@ from broker.children.child import HAS_LEFT, Child, Program, Restarts
 from broker.children.supervisor import HURRY_S, Step, all_left
 from broker.endings import CONFIG, FAILED, OK
 from broker.errors import ConfigError, print_error
-from broker.tasks import first_of
+from broker.tasks import first_of, run_to_end
 from gateway import process
 from gateway.fleet import siblings
 from gateway.serve import Reread
@@ -137,7 +137,7 @@ class Supervisor(supervisor.Supervisor):
         """Run until told to leave; ``ready`` is called once every worker serves. Returns an exit code."""
         process.set_up_logging(self._settings.gateway.log_level, "gateway")
         try:
-            return asyncio.run(self._run(ready))
+            return run_to_end(self._run(ready))
         finally:
             self._release()
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -20,7 +20,7 @@ from broker.node.probes import StatusReporter
 from broker.node.reload import Reload, Reread
 from broker.services.log import Log
 from broker.settings import Settings
-from broker.tasks import first_of
+from broker.tasks import first_of, run_to_end
 
 log = logging.getLogger("headgate")
 
@@ -78,7 +78,7 @@ def run(
 
     def attempt() -> int:
         set_up_logging(settings)
-        return asyncio.run(serve(settings, ready=ready, beside=beside, reread=reread))
+        return run_to_end(serve(settings, ready=ready, beside=beside, reread=reread))
 
     return attended("headgate", attempt, part=f"rank {settings.broker.rank}: ")
 
@@ -107,7 +107,7 @@ async def serve(
     keep_log(node)
     task = asyncio.current_task()
     assert task is not None
-    _on_signals(leave_with, task)
+    supervision.on_signals(asyncio.get_running_loop(), leave_with, task.cancel)
     if reread is not None:
         reload = Reload(node, reread)
         _on_hangup(reload.request, leave_with)
@@ -160,19 +160,6 @@ async def _leave(node: Node, company: contextlib.AsyncExitStack) -> None:
 def keep_log(node: Node) -> None:
     """Let the broker's own lines be read through its service ``log``."""
     log.addHandler(RingHandler(node.services.find(Log).note))
-
-
-def _on_signals(leave_with: Callable[[str], None], task: asyncio.Task[int]) -> None:
-    told: list[str] = []
-
-    def signalled(name: str) -> None:
-        if told:  # not that it leaves: the first may come with the word of the parent, which leaves, too
-            task.cancel()
-        told.append(name)
-        leave_with(name)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, signalled, number.name)
 
 
 def _on_hangup(reload: Callable[[], object], leave_with: Callable[[str], None]) -> None:

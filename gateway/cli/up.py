@@ -29,6 +29,7 @@ from broker.local.ranks import LocalTree, plan
 from broker.local.rundir import Rundir
 from broker.settings import ListenEntry as BrokerListenEntry
 from broker.settings import Settings
+from broker.tasks import run_to_end
 from gateway import delta
 from gateway.cli import companions
 from gateway.settings import GatewaySettings, ListenEntry, UserEntry, apply, check, load, place_of
@@ -111,7 +112,7 @@ def main(argv: list[str]) -> int:
             section = replace(settings.gateway, statedir=f"{rundir.path}/rank-0.state")
             settings = replace(settings, gateway=section)
         ranks = plan(base, given.size, base.tree.topology, rundir.path)
-        return asyncio.run(Up(given, settings, ranks, rundir).run())
+        return run_to_end(Up(given, settings, ranks, rundir).run())
     finally:
         rundir.remove()
 

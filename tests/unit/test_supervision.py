@@ -5,6 +5,8 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -225,13 +227,28 @@ def test_every_server_asks_before_it_begins(monkeypatch, name):
 def test_the_first_signal_has_it_leave_and_further_ones_end_it_at_once():
     async def main():
         said = []
-        loop = asyncio.get_running_loop()
-        with supervision.signals(loop, said.append, lambda: said.append("at once")) as told:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                os.kill(os.getpid(), number)
-                await asyncio.sleep(0.02)
+        told = supervision.on_signals(asyncio.get_running_loop(), said.append, lambda: said.append("at once"))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.02)
         assert said == ["SIGINT", "at once"]
         assert told == ["SIGINT", "SIGTERM"]
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     asyncio.run(main())
+
+
+LATE = """
+import asyncio, os, signal, sys
+from broker import supervision
+from broker.tasks import run_to_end
+async def main():
+    supervision.on_signals(asyncio.get_running_loop(), lambda name: None, lambda: None)
+    return 7
+code = run_to_end(main())
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(code)
+"""
+
+
+def test_a_signal_that_comes_once_the_loop_is_closed_changes_nothing_about_the_end():
+    assert subprocess.run([sys.executable, "-c", LATE], check=False).returncode == 7

@@ -6,7 +6,6 @@ This process holds both ends, so nothing is loaded that it does not need.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from broker.cli.oslo.shared_options import common, signals
 from broker.cli.parsing import Parser
 from broker.oslo.service import FluxBridgeConfig
 from broker.settings import OsloSection, wing_settings
-from broker.tasks import first_of
+from broker.tasks import first_of, run_to_end
 
 if TYPE_CHECKING:
     from broker.transport.link import Options
@@ -103,7 +102,7 @@ def main(argv: list[str]) -> int:
         if not given.quiet:
             print("\n".join(said(section, uri)), flush=True)
 
-    return asyncio.run(serve(plan.bridge_config(section), uri, ready, options))
+    return run_to_end(serve(plan.bridge_config(section), uri, ready, options))
 
 
 def said(section: OsloSection, uri: str) -> list[str]:

@@ -27,7 +27,7 @@ from broker.journal.options import JournalOptions
 from broker.oslo.node import DIRECTORY, NodeConfig
 from broker.secret import SecretUrl
 from broker.settings import JournalSection, OsloSection, load_journal, wing_settings
-from broker.tasks import first_of
+from broker.tasks import first_of, run_to_end
 
 _EPILOG = f"""\
 examples:
@@ -142,7 +142,7 @@ def main(argv: list[str]) -> int:
     if uri:
         return attended(
             "headgate oslo",
-            lambda: asyncio.run(_serve(section, uri, level, ready, journal, read)),
+            lambda: run_to_end(_serve(section, uri, level, ready, journal, read)),
         )
 
     def reread() -> NodeConfig:

@@ -6,7 +6,6 @@ its input again from the beginning.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 import sys
@@ -22,6 +21,7 @@ from broker.cli.oslo.children import ENDPOINTS, Order
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.oslo.node import NodeConfig
 from broker.secret import convert_secret
+from broker.tasks import run_to_end
 
 
 def log_to_stderr(level: str, who: str = "oslo") -> None:
@@ -40,7 +40,7 @@ def run(order: Order) -> int:
         from broker.cli.oslo.bridge import serve
 
         config, options = plan.bridge_config(order.section), address.link_options(order.bridge)
-        return asyncio.run(serve(config, order.bridge, lambda: _say({}), options))
+        return run_to_end(serve(config, order.bridge, lambda: _say({}), options))
     from broker.cli.oslo.proxy import run_here
 
     told = plan.node_config(order.section)

@@ -42,11 +42,11 @@ def signals(hangup: Callable[[], None] | None = None) -> Iterator[Leave]:
         leave.number = signal.Signals[name]
         leave.set()
 
-    with supervision.signals(loop, told, lambda: os._exit(128 + signal.Signals[names[-1]])) as names:
+    names = supervision.on_signals(loop, told, lambda: os._exit(128 + signal.Signals[names[-1]]))
+    if hangup is not None:
+        loop.add_signal_handler(signal.SIGHUP, hangup)
+    try:
+        yield leave
+    finally:
         if hangup is not None:
-            loop.add_signal_handler(signal.SIGHUP, hangup)
-        try:
-            yield leave
-        finally:
-            if hangup is not None:
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what there was to be told leaves
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what there was to be told leaves

@@ -72,10 +72,9 @@ async def serve(
     def leave(name: str) -> None:
         broker.leave(restart=False, reason=name)
 
-    told: list[str] = []
+    told = supervision.on_signals(loop, leave, task.cancel)
     try:
-        with supervision.signals(loop, leave, task.cancel) as told:
-            return await _work(broker, ready, beside)
+        return await _work(broker, ready, beside)
     except asyncio.CancelledError:
         if len(told) < 2:
             raise

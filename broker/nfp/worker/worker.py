@@ -215,8 +215,8 @@ class Worker:
         """``run``, ended by SIGTERM or SIGINT, at once by a second one."""
         loop = asyncio.get_running_loop()
         running = loop.create_task(self.run(), name=f"worker {self.name}")
-        with supervision.signals(loop, lambda _: self.stop(), running.cancel):
-            await asyncio.wait([running])
+        supervision.on_signals(loop, lambda _: self.stop(), running.cancel)
+        await asyncio.wait([running])
         return "shutdown" if running.cancelled() else running.result()
 
     async def run(self) -> str:
