@@ -28,11 +28,11 @@ One job of a NorFab script, from ``run_job`` to its result, in the order of what
                                                         POST, sent again under that uuid until somebody answers
     peer.session.BrokerSession.send                     frames, written at the end of the turn
     server.ingress.Ingress.handle                       the broker reads them: who sent it, and is that allowed
-    jobs.client_requests.ClientRequests.post            which workers are meant: a job and its parts
+    jobs.client_requests.post                           which workers are meant: a job and its parts
     jobs.schedule.Jobs.place                            a worker with a free slot gets a part, or it waits in a queue
     worker.session.Session.on_packet                    the worker takes it; what it holds already is not run twice
     worker.session.Session._run                         its task is entered; what must be run once is on disk before
-    jobs.worker_messages.WorkerMessages.response        its result is back, of the latest attempt or of one before
+    jobs.worker_messages.response                       its result is back, of the latest attempt or of one before
     jobs.schedule.Jobs.record                           the part is final, stored, and then told
     client.client.NfpClient.on_packet                   what comes for a job goes to it
     client.job.Job.take                                 with the last worker's result the wait in ``run_job`` ends

@@ -10,7 +10,7 @@ from typing import Any, cast
 from broker.cli.nfp.embedded import Wing
 from broker.exposition import render
 from broker.nfp.jobs import Counts
-from broker.nfp.jobs.task_stats import TaskStats
+from broker.nfp.jobs.config import TaskStats
 from broker.nfp.server.broker import NfpBroker
 from broker.node.assembly import Node
 from broker.oslo.service import metrics as oslo

@@ -488,12 +488,12 @@ def check(state: Any) -> None:
     assert state.open_parts == sum(order.open for order in state.by_uuid.values() if order.state == OPEN)
     assert state.open_jobs == sum(order.state == OPEN for order in state.by_uuid.values())
     assert state.open_bytes == sum(order.size for order in state.by_uuid.values() if order.state == OPEN)
-    closed = state.closed_jobs
+    closed = state
     assert closed.recent_bytes == sum(order.size for order in closed.recent)
     assert [order for order in closed.by_end if order.state != STORED] == list(closed.recent)
     assert closed.kept_bytes == sum(order.size for order in closed.by_end)
     assert [order.closed_at for order in closed.by_end] == sorted(order.closed_at for order in closed.by_end)
-    for client in state.clients:
+    for client in state.registry.clients.values():
         assert client.kept == sum(order.client is client for order in closed.by_end)
         assert client.owed.keys() <= state.by_uuid.keys()
     assert {order.uuid for order in closed.by_end} == {
@@ -527,22 +527,22 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
     state = dispatcher._jobs
     tables = {
         "orders": state.by_uuid,
-        "closed": state.closed_jobs.by_end,
+        "closed": state.by_end,
         "claims": state.registry.claims,
         "waiting": state.waiting.counts,
         "waiting_parts": state.waiting_parts.counts,
-        "recent": state.closed_jobs.recent,
-        "read": dispatcher._closed_jobs._read,
-        "unpaid": dispatcher._closed_jobs._unpaid,
+        "recent": state.recent,
+        "read": dispatcher._jobs.read,
+        "unpaid": dispatcher._jobs.unpaid,
         "safe": state.safe,
         "timers": state.timers,
         "workers": state.registry.workers,
         "services": state.registry.services,
         "mailboxes": state.registry.mailboxes,
-        "clients": state.clients,
-        "relays": dispatcher._relays,
-        "offers": dispatcher._liveness._offers,
-        "open": range(state.open_jobs + state.open_parts + state.open_bytes + state.closed_jobs.kept_bytes),
+        "clients": state.registry.clients,
+        "relays": dispatcher._jobs.relays,
+        "offers": dispatcher._workers._offers,
+        "open": range(state.open_jobs + state.open_parts + state.open_bytes + state.kept_bytes),
     }
     return {name: len(table) for name, table in tables.items() if len(table)}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.errors import DecodeError, ProtocolError, RpcError
 from broker.nesting import _LONG, NESTED_MAX, _opens, check, read_json
 from broker.nfp import bodies, opening, targets
-from broker.nfp.jobs import translation
+from broker.nfp.jobs import told
 from broker.nfp.management import event_bus
 from broker.oslo.directory import wire
 from broker.oslo.names import LISTENER_CHARS
@@ -60,7 +60,7 @@ READERS = {
     "nfp: one of many results": (lambda t: b"base64" not in bodies.aggregate({"w": t}), b'{"w":', b"}"),
     "nfp: an opening": (lambda t: opening.read_object(t) != {}, b'{"a":', b"}"),
     "nfp: an event for management": (lambda t: event_bus._spoken(t) is not None, b"[", b"]"),
-    "nfp: between dialects": (lambda t: isinstance(translation._readable(t), list), b"[", b"]"),
+    "nfp: between dialects": (lambda t: isinstance(told._readable(t), list), b"[", b"]"),
     "nfp: several targets": (lambda t: targets.parse(t.decode()) is not None, b'["w",', b"]"),
     "oslo: an opening": (
         taken(lambda t: server_links.read_opening([t]), server_links.CannotOpen),

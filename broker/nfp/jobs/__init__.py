@@ -4,27 +4,24 @@ Pure: packets and the time come in, packets go to peers, records to the journal,
 In the order of a job's life::
 
     machine          which states jobs, parts, attempts and workers may be in, and what leads where (see ``STATES.md``)
-    dispatcher       the walk: which room handles what
-    client_requests  a POST is checked and becomes a job with a part for each worker it is for; GET, DELETE and PUT
-    schedule         every step of a job: its parts wait in ``queues``, are given to workers, come back, get their one
-                     result, run out of time on the heap of ``timers``
-    connections      writes to workers in their dialect
+    dispatcher       the walk: what handles which packet, and a restart
+    client_requests  a POST is checked and becomes a job with a part for each worker it is for; GET, DELETE and PUT;
+                     requests that are passed to workers and are no jobs
+    schedule         ``Jobs``, all tables and every step of a job: its parts wait, are given to workers, come back, get
+                     their one result, run out of time
     worker_messages  what workers say about jobs
-    responses        what clients are told, by kind of client; ``translation`` for clients of the other dialect
-    relays           requests that are no jobs: the workers' management
-    liveness         workers come, are heard, fall silent, come back
-    closed_jobs      how long jobs are remembered; what is in the store only is read when somebody speaks of it
-    restore          a restart
+    told             what clients are told, by kind of client, in words that they can read
+    workers          workers come, are heard, fall silent, come back
+    closed_jobs      how long jobs are remembered; what is in the store only is read when somebody speaks of it, and
+                     becomes jobs again after a restart
 
-What they share: ``model`` jobs, their parts, attempts, workers, services and clients; ``registry`` who is there;
-``schedule``, which has all tables; ``config``, ``counts`` and ``task_stats``. ``views`` is for people, ``search`` for
-those that they look for.
+What they share: ``model`` jobs, their parts, attempts, workers, services and clients, queues and timers; ``registry``
+who is there; ``config`` what may be tuned, and what is counted. ``views`` is for people.
 """
 
 # compiled: mypyc
 
-from broker.nfp.jobs.config import DispatchConfig
-from broker.nfp.jobs.counts import Counts
+from broker.nfp.jobs.config import Counts, DispatchConfig
 from broker.nfp.jobs.dispatcher import Dispatcher
 from broker.nfp.jobs.views import ClientView, JobView, PartView, ResultView, ServiceView, WorkerView
 

@@ -1,22 +1,36 @@
-"""Closed jobs: how long they are remembered, and those that are in the store only (NFP, "Reliability").
+"""Closed jobs, and a restart: what the store keeps becomes jobs again (NFP, "Reliability").
 
-The latest stay in memory. Of the others it has the job alone, without body, parts and results: who speaks of one has it
-read at once, and it is left to the store again when that is done. While the store cannot be read this is refused: a job
-that is submitted again must not be run again.
+The latest closed jobs stay in memory. Of the others it has the job alone, without body, parts and results: who speaks
+of one has it read at once, and it is left to the store again when that is done. While the store cannot be read this is
+refused: a job that is submitted again must not be run again.
+
+After a restart nothing is given to anybody: no worker is there yet. Those of the snapshot are expected for one hold
+time; what they had stays theirs until then, and is settled when they register. Queued requests wait a whole queue ttl
+from now on: that nobody came to a broker that was not there tells nothing about a service.
 """
 
 # compiled: mypyc
 
 from __future__ import annotations
 
-from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.nfp.contract import NotStored, Peer
-from broker.nfp.jobs.machine import FINAL, READ, STORED
-from broker.nfp.jobs.model import JOB_BYTES, PART_BYTES, Client, Job, Part
-from broker.nfp.records import Accepted, Dispatched, Finished, Forgotten, Owned, Returned, StoredJob
+from broker.nfp.contract import NotStored
+from broker.nfp.jobs import told
+from broker.nfp.jobs.machine import ACCEPT, ADOPT, CLOSE, FINAL, LOSE, OPEN, READ, STORED
+from broker.nfp.jobs.model import BODY_KEPT_BYTES, JOB_BYTES, PART_BYTES, Client, Job, Part, WorkerEntry
+from broker.nfp.outcome import job_state
+from broker.nfp.records import (
+    Accepted,
+    ClosedJob,
+    Dispatched,
+    Finished,
+    Forgotten,
+    Owned,
+    Returned,
+    StoredJob,
+)
 
 if TYPE_CHECKING:
     from broker.nfp.jobs.schedule import Jobs
@@ -25,162 +39,139 @@ PAY_AGAIN_S: Final = 1.0
 """Between two attempts at sending what a client is owed while the store cannot be read."""
 
 
-class ClosedJobs:
-    """Keeps, reads and forgets them, and sends what clients are owed.
+# -- remembered -------------------------------------------------------------------------------------
 
-    Attributes:
-        by_end: all of them, the one that is forgotten next first. recent: those that are not in the store only.
-        kept_bytes, recent_bytes: what these cost, see ``Job.size``.
+
+def keep(jobs: Jobs, job: Job) -> None:
+    """A closed job is remembered; the oldest make room."""
+    config, by_end = jobs.config, jobs.by_end
+    by_end.append(job)
+    jobs.kept_bytes += job.size
+    job.client.kept += 1
+    if job.state != STORED:
+        jobs.recent.append(job)
+        jobs.recent_bytes += job.size
+    while by_end[0] is not job and (
+        jobs.kept_bytes > config.results_max_bytes or len(by_end) > config.results_max_jobs
+    ):
+        forget(jobs, by_end.popleft())
+
+
+def end_turn(jobs: Jobs, now: float) -> float:
+    """Leave what need not be in memory to the store, as soon as it is durable, and forget what was kept long enough.
+
+    Returns when to be called again at the latest, inf for no need.
     """
+    config, journal, recent = jobs.config, jobs.journal, jobs.recent
+    while len(recent) > config.recent_max_jobs or jobs.recent_bytes > config.recent_max_bytes:
+        if journal.broken or recent[0].after > journal.committed:
+            break
+        job = recent.popleft()
+        jobs.recent_bytes -= job.size
+        job.leave_to_store()
+    if now >= jobs.pay_at:
+        jobs.pay_at = inf
+        for client in list(jobs.unpaid):
+            pay(jobs, client, now)
+    while jobs.by_end:
+        due = jobs.by_end[0].closed_at + config.result_ttl_s
+        if due > now:
+            return min(due, jobs.pay_at)
+        forget(jobs, jobs.by_end.popleft())
+    return jobs.pay_at
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-        self.by_end: deque[Job] = deque()
-        self.recent: deque[Job] = deque()
-        self.kept_bytes = self.recent_bytes = 0
-        self._read: list[Job] = []
-        self._unpaid: dict[Client, None] = {}
-        self._pay_at = inf
 
-    # -- remembered -----------------------------------------------------------------------------
+def forget(jobs: Jobs, job: Job) -> None:
+    """``job``, which is not in ``by_end`` any more, is forgotten."""
+    if jobs.recent and jobs.recent[0] is job:
+        jobs.recent.popleft()
+        jobs.recent_bytes -= job.size
+    del jobs.by_uuid[job.uuid]
+    jobs.counts.forgotten += 1
+    jobs.journal.put(Forgotten(job.uuid))
+    _keep_no_more(jobs, job)
 
-    def add(self, job: Job) -> None:
-        """A job has just been closed."""
-        self.recent.append(job)
-        self.recent_bytes += job.size
-        self.keep(job)
 
-    def keep(self, job: Job) -> None:
-        """A closed job is remembered; the oldest make room."""
-        config = self._jobs.config
-        self.by_end.append(job)
-        self.kept_bytes += job.size
-        job.client.kept += 1
-        while self.by_end[0] is not job and (
-            self.kept_bytes > config.results_max_bytes or len(self.by_end) > config.results_max_jobs
-        ):
-            self._forget(self.by_end.popleft())
+def remove(jobs: Jobs, job: Job) -> None:
+    """A closed job that never was, in no table of jobs any more."""
+    jobs.by_end.remove(job)
+    jobs.recent.remove(job)
+    jobs.recent_bytes -= job.size
+    _keep_no_more(jobs, job)
 
-    def end_turn(self, now: float) -> float:
-        """Forget what was kept long enough, and leave what need not be in memory to the store.
 
-        Returns when to be called again at the latest, inf for no need.
-        """
-        self._leave_to_store()
-        if now >= self._pay_at:
-            self._pay_at = inf
-            for client in list(self._unpaid):
-                self.pay(client, now)
-        while self.by_end:
-            due = self.by_end[0].closed_at + self._jobs.config.result_ttl_s
-            if due > now:
-                return min(due, self._pay_at)
-            self._forget(self.by_end.popleft())
-        return self._pay_at
+def _keep_no_more(jobs: Jobs, job: Job) -> None:
+    jobs.kept_bytes -= job.size
+    job.client.kept -= 1
+    jobs.owe_nothing(job)
 
-    def _leave_to_store(self) -> None:
-        """All but the latest closed jobs leave their room in memory, as soon as they are durable."""
-        config, journal, recent = self._jobs.config, self._jobs.journal, self.recent
-        while len(recent) > config.recent_max_jobs or self.recent_bytes > config.recent_max_bytes:
-            if journal.broken or recent[0].after > journal.committed:
-                return
-            job = recent.popleft()
-            self.recent_bytes -= job.size
-            job.leave_to_store()
 
-    def _forget(self, job: Job) -> None:
-        """``job`` is in no table of closed ones any more."""
-        jobs = self._jobs
-        if self.recent and self.recent[0] is job:
-            self.recent.popleft()
-            self.recent_bytes -= job.size
-        del jobs.by_uuid[job.uuid]
-        jobs.counts.forgotten += 1
-        jobs.journal.put(Forgotten(job.uuid))
-        self._keep_no_more(job)
+# -- read -------------------------------------------------------------------------------------------
 
-    def remove(self, job: Job) -> None:
-        """A job that never was, in no table of jobs any more."""
-        self.by_end.remove(job)
-        self.recent.remove(job)
-        self.recent_bytes -= job.size
-        self._keep_no_more(job)
 
-    def _keep_no_more(self, job: Job) -> None:
-        self.kept_bytes -= job.size
-        job.client.kept -= 1
-        self.owe_nothing(job)
+def read(jobs: Jobs, uuid: str) -> Job | None:
+    """The job, with all of it in memory until ``put_back``; None: it is not known.
 
-    def owe_nothing(self, job: Job) -> None:
-        """The job's client is owed nothing because of it any more."""
-        job.client.owed.pop(job.uuid, None)
-        self._jobs.clients.tidy(job.client)
-
-    # -- read -----------------------------------------------------------------------------------
-
-    def read(self, uuid: str) -> Job | None:
-        """The job, with all of it in memory until ``put_back``; None: it is not known.
-
-        Raises:
-            NotStored: it is in the store only, which cannot be read.
-        """
-        job = self._jobs.by_uuid.get(uuid)
-        if job is None or job.state != STORED:
-            return job
-        found = self._jobs.journal.find_closed(uuid)
-        if found is None:  # somebody else has been at the file
-            self.by_end.remove(job)
-            self._forget(job)
-            return None
-        size = job.size
-        job.step(READ)
-        apply(job, found)
-        job.drop_body()
-        job.size = size
-        self._read.append(job)
+    Raises:
+        NotStored: it is in the store only, which cannot be read.
+    """
+    job = jobs.by_uuid.get(uuid)
+    if job is None or job.state != STORED:
         return job
+    found = jobs.journal.find_closed(uuid)
+    if found is None:  # somebody else has been at the file
+        jobs.by_end.remove(job)
+        forget(jobs, job)
+        return None
+    size = job.size
+    job.step(READ)
+    apply(job, found)
+    job.drop_body()
+    job.size = size
+    jobs.read.append(job)
+    return job
 
-    def put_back(self) -> None:
-        """What was read has been spoken of."""
-        if self._read:
-            for job in self._read:
-                job.leave_to_store()
-            self._read.clear()
 
-    # -- what clients are owed ------------------------------------------------------------------
+def put_back(jobs: Jobs) -> None:
+    """What was read has been spoken of."""
+    if jobs.read:
+        for job in jobs.read:
+            job.leave_to_store()
+        jobs.read.clear()
 
-    def pay(self, client: Client, now: float) -> None:
-        """Send ``client`` what it is owed, in order, as far as there is room for what can wait.
 
-        The rest goes there when there is more room, or the store can be read again.
-        """
-        peer = client.peer
-        self._unpaid.pop(client, None)
-        if peer is None:
+# -- what clients are owed --------------------------------------------------------------------------
+
+
+def pay(jobs: Jobs, client: Client, now: float) -> None:
+    """Send ``client`` what it is owed, in order, as far as there is room for what can wait.
+
+    The rest goes there when there is more room, or the store can be read again.
+    """
+    peer = client.peer
+    jobs.unpaid.pop(client, None)
+    if peer is None:
+        return
+    for uuid in list(client.owed):
+        if not peer.has_spare_room():
             return
-        for uuid in list(client.owed):
-            if not peer.has_spare_room():
-                return
-            try:
-                job = self.read(uuid)
-            except NotStored:
-                self._unpaid[client] = None
-                self._pay_at = now + PAY_AGAIN_S
-                return
-            if job is not None and not self._pay_for(job, peer):
-                return
-
-    def _pay_for(self, job: Job, peer: Peer) -> bool:
-        """Send what ``peer`` is owed of one job; False: there was no room for all of it."""
-        client = job.client
+        try:
+            job = read(jobs, uuid)
+        except NotStored:
+            jobs.unpaid[client] = None
+            jobs.pay_at = now + PAY_AGAIN_S
+            return
+        if job is None:
+            continue
         for name in list(client.owed_of(job)):
             if not peer.has_spare_room():
-                return False
-            part = job.parts[name]
-            client.settle(job, [part])
-            self._jobs.responders.of(client).delivered_again(part)
-        self.put_back()
-        return True
+                return
+            client.settle(job, [job.parts[name]])
+            told.again(job.parts[name])
+        put_back(jobs)
+
+
+# -- a restart --------------------------------------------------------------------------------------
 
 
 class Holder(NamedTuple):
@@ -230,3 +221,50 @@ def apply(job: Job, stored: StoredJob) -> dict[str, Holder]:
         job.size += PART_BYTES + len(part.body)
         job.open += part.state != FINAL
     return holders
+
+
+def remember(jobs: Jobs, job: Job, closed: ClosedJob, now: float) -> None:
+    """A closed job, which stays in the store."""
+    job.step(CLOSE)
+    job.closed_at, job.ended = now - closed.job.closed_age_s, closed.job.state
+    job.dropped = closed.body_bytes if closed.body_bytes > BODY_KEPT_BYTES else 0
+    job.size += closed.parts * PART_BYTES + closed.result_bytes + closed.body_bytes - job.dropped
+    job.leave_to_store()
+    keep(jobs, job)
+
+
+def resume(jobs: Jobs, job: Job, stored: StoredJob, now: float) -> None:
+    """An open job goes on where it was."""
+    holders = apply(job, stored)
+    jobs.count_open(job, counted=False)
+    jobs.open_parts += job.open
+    if not job.parts:
+        jobs.gather(job, now)
+    for part in list(job.parts.values()):
+        holder = holders.get(part.name)
+        if holder is not None:
+            _hold(jobs, part, holder, now)
+        elif part.state != FINAL:
+            jobs.place(part, now)
+    if job.state != OPEN:
+        return  # it must not be run again, and has just ended
+    if job.parts and not job.open:
+        jobs.close(job, job_state(part.ended for part in job.parts.values()), now)
+    else:
+        jobs.watch(job, now)
+
+
+def _hold(jobs: Jobs, part: Part, holder: Holder, now: float) -> None:
+    """A part stays its worker's, which is expected, or has left."""
+    worker = jobs.registry.workers.get(holder.worker)
+    gone = worker is None
+    if worker is None:
+        service = jobs.registry.service(part.job.service, now)
+        worker = WorkerEntry(holder.worker, service, part.job.dialect, "", now)
+    attempt = jobs.begin(part, worker, holder.attempt, ADOPT, now)
+    if holder.once:
+        attempt.once = True
+        jobs.move(attempt, ACCEPT)
+    if gone:
+        jobs.give_back(attempt, LOSE, "has left", now)
+        jobs.registry.tidy(worker.service)

@@ -1,11 +1,28 @@
-"""What may be tuned about jobs, queues and liveness; the settings section gives the same names to people."""
+"""What may be tuned about jobs, queues and liveness, and what is counted.
+
+The settings section gives the same names to people. Counts are for management and metrics: plain ints that only grow,
+and rate, errors and duration of jobs, by service and task: from their POST to the last result. A job fails as its
+caller on the Flux side is told it: EIO failed, ETIMEDOUT expired, ECANCELED cancelled, else the errno with which it was
+refused. That a task did something proves that its name is not made up. Jobs that a restarted broker takes up again were
+counted by the former one: they are open here, and end here.
+"""
 
 # compiled: mypyc
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from broker.name_stats import NameStats, StatsTable, readable
+from broker.nfp.jobs.model import Job
+from broker.nfp.outcome import CANCELLED, DONE, EXPIRED, FAILED, explain
+
+ERRNOS: Final = {FAILED: errno.EIO, EXPIRED: errno.ETIMEDOUT, CANCELLED: errno.ECANCELED}
+READ_MAX_BYTES: Final = 1 << 20
+"""A larger result is not read for what its error says."""
 
 
 @dataclass(frozen=True)
@@ -73,3 +90,116 @@ class DispatchConfig:
     def hold_s(self) -> float:
         """Silence after which a worker is dead."""
         return self.keepalive_s * self.multiplier
+
+
+@dataclass
+class Counts:
+    """One attribute a count."""
+
+    submitted: int = 0
+    """Jobs accepted."""
+    duplicates: int = 0
+    """POSTs of a job that is known already, answered from its state."""
+    denied: int = 0
+    """Requests that a rule, a full queue or a foreign uuid refused."""
+    dispatched: int = 0
+    """Times a job was given to a worker."""
+    returned: int = 0
+    """Times a job came back because its worker was lost or did not know it."""
+    finished: int = 0
+    """Final results recorded, one for each worker's part of a job."""
+    done: int = 0
+    failed: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    """Jobs that ended like this, see ``outcome.job_state``."""
+    late: int = 0
+    """Results that came after the recorded one; none of them was used."""
+    forged: int = 0
+    """RESPONSE, EVENT and STREAM about a job that its sender was never given."""
+    refused: int = 0
+    """READYs that no rule allows."""
+    unexpected: int = 0
+    """Valid commands at a wrong time, answered with DISCONNECT."""
+    unroutable: int = 0
+    """Packets about jobs nobody knows, or for workers that are not there."""
+    dropped: int = 0
+    """Events and streams that their client's queue did not take."""
+    unsent: int = 0
+    """POSTs that a worker's queue did not take; the job went back to the queue."""
+    died: int = 0
+    """Workers that were lost."""
+    forgotten: int = 0
+    """Closed jobs removed."""
+
+    def ended(self, state: str) -> None:
+        """A job ended in ``state``."""
+        setattr(self, state, getattr(self, state) + 1)
+
+    def as_dict(self) -> dict[str, int]:
+        """All of them by name."""
+        return asdict(self)
+
+
+class TaskStats:
+    """The tasks of one broker; ``now`` is the dispatcher's clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._table: StatsTable = StatsTable()
+
+    def submitted(self, job: Job, *, counted: bool = True) -> None:
+        """A job was accepted; ``counted`` False: it was before."""
+        stats = job.stats = self._table.of(name_of(job.service, job.task))
+        stats.calls += counted
+        stats.open += 1
+
+    def removed(self, job: Job) -> None:
+        """A job that never was."""
+        stats, job.stats = job.stats, None
+        if stats is not None:
+            stats.open -= 1
+            stats.calls -= 1
+
+    def ended(self, job: Job, now: float) -> None:
+        """Every part of a job is final."""
+        stats, job.stats = job.stats, None
+        if stats is None:
+            return
+        stats.open -= 1
+        stats.took(int((now - job.added_at) * 1e9))
+        if job.ended != DONE:
+            stats.failed(ERRNOS[job.ended], _error_of(job), job.userid, int(now * 1e9))
+        elif not stats.proven:
+            self._table.proven(name_of(job.service, job.task))
+
+    def refused(self, service: str, task: str, errnum: int, text: str, userid: int, now: float) -> None:
+        """A job was not accepted."""
+        stats = self._table.of(name_of(service, task))
+        stats.calls += 1
+        stats.failed(errnum, text, userid, int(now * 1e9))
+
+    @property
+    def by_name(self) -> dict[str, NameStats]:
+        """The figures; to be looked at only."""
+        return self._table.by_name
+
+    def told(self, now: float, wall: float) -> dict[str, dict[str, Any]]:
+        """JSON-ready; see ``NameStats.told``."""
+        return self._table.told(int(now * 1e9), wall)
+
+
+def name_of(service: str, task: str) -> str:
+    r"""The name of a task; "other" where it is long, or cannot be printed.
+
+    >>> name_of("nornir", "cli"), name_of("nornir", "x\n")
+    ('nornir.cli', 'other')
+    """
+    return readable(f"{service}.{task}")
+
+
+def _error_of(job: Job) -> str:
+    """What the first part that failed says."""
+    for part in job.parts.values():
+        if part.ended == job.ended and len(part.body) <= READ_MAX_BYTES:
+            return explain(part.status, part.body).error
+    return ""

@@ -1,9 +1,9 @@
 """The dispatcher: the walk of a request from a client to workers and of their results back.
 
 A POST is checked and turned into a job with one part for each worker it is for (``client_requests``). A part goes to a
-worker with a free credit, which is an attempt at it, or waits in a fair queue (``jobs``). What the worker says about it
-(``worker_messages``) is passed to the client in the client's dialect (``responses``), and the first final result is
-recorded. Workers that come and go are ``liveness``'s, a broker that was restarted ``restore``'s. Which states all of
+worker with a free credit, which is an attempt at it, or waits in a fair queue (``schedule``). What the worker says
+about it (``worker_messages``) is passed to the client in the client's dialect (``told``), and the first final result is
+recorded. Workers that come and go are ``workers``'s, a broker that was restarted ``closed_jobs``'s. Which states all of
 them may be in stands in ``machine``.
 
 Nothing recurses: credits that return and parts that come back are noted in ``Jobs`` and served at the end of each
@@ -21,23 +21,38 @@ from typing import Final
 from broker.nfp.access import Access
 from broker.nfp.contract import Journal, NotStored, Offended, OnJobEvent, Peer, ignore, unnoticed
 from broker.nfp.frames import Packet
-from broker.nfp.jobs import views
-from broker.nfp.jobs.client_requests import ClientRequests
+from broker.nfp.jobs import client_requests, closed_jobs, views, worker_messages
 from broker.nfp.jobs.config import DispatchConfig
-from broker.nfp.jobs.liveness import Liveness
-from broker.nfp.jobs.machine import FINAL, STORED
-from broker.nfp.jobs.model import WorkerEntry
-from broker.nfp.jobs.relays import Relays
-from broker.nfp.jobs.restore import restore
+from broker.nfp.jobs.machine import FINAL, OPEN, STORED
+from broker.nfp.jobs.model import Job, WorkerEntry
 from broker.nfp.jobs.schedule import Jobs
-from broker.nfp.jobs.search import JobFilter, JobSearch, Tell
-from broker.nfp.jobs.views import ClientView, FoundJob, ResultView, ServiceView, WorkerView
-from broker.nfp.jobs.worker_messages import WorkerMessages
+from broker.nfp.jobs.views import (
+    ClientView,
+    FoundJob,
+    JobFilter,
+    JobSearch,
+    ResultView,
+    ServiceView,
+    Tell,
+    WorkerView,
+)
+from broker.nfp.jobs.workers import Workers
 from broker.nfp.names import Command
 from broker.nfp.opening import WorkerOpen
 from broker.nfp.principal import Principal
-from broker.nfp.records import Snapshot
+from broker.nfp.records import Snapshot, StoredJob
 
+_OF_CLIENTS: Final = {
+    Command.POST: client_requests.post,
+    Command.GET: client_requests.get,
+    Command.DELETE: client_requests.delete,
+    Command.PUT: client_requests.put,
+}
+_OF_WORKERS: Final = {
+    Command.RESPONSE: worker_messages.response,
+    Command.EVENT: worker_messages.event,
+    Command.STREAM: worker_messages.stream,
+}
 _READY: Final = Command.READY
 """A look into an enum costs more than the comparison that follows."""
 
@@ -56,7 +71,7 @@ class Dispatcher:
         offended: called as ``offended(peer, kind, text)`` when a worker speaks about jobs it was never given
             ("forged") or at a wrong time ("unexpected").
         on_refused: told the errno of each request that is refused, before it is answered.
-        on_worker_change: told of workers that come and go, see ``WorkerRegistry``.
+        on_worker_change: told of workers that come and go, see ``Registry``.
     """
 
     def __init__(
@@ -71,89 +86,74 @@ class Dispatcher:
         on_worker_change: Callable[[WorkerEntry, bool], None] | None = None,
     ) -> None:
         self._jobs = jobs = Jobs(config, journal, access, happened, offended, on_refused, on_worker_change)
+        self._workers = Workers(jobs)
         self.counts = jobs.counts
         self.tasks = jobs.tasks
-        self._closed_jobs = jobs.closed_jobs
-        self._relays = relays = Relays(jobs)
-        self._requests = requests = ClientRequests(jobs, relays)
-        messages = WorkerMessages(jobs, relays)
-        self._liveness = Liveness(jobs, requests, messages, relays)
-        self._of_clients = {
-            Command.POST: requests.post,
-            Command.GET: requests.get,
-            Command.DELETE: requests.delete,
-            Command.PUT: requests.put,
-        }
-        self._of_workers = {
-            Command.RESPONSE: messages.response,
-            Command.EVENT: messages.event,
-            Command.STREAM: messages.stream,
-        }
 
     # -- packets --------------------------------------------------------------------------------
 
     def client(self, peer: Peer, packet: Packet, now: float) -> None:
         """POST, GET, DELETE or PUT of a client to an ordinary service; nothing else is passed here."""
-        act = self._of_clients.get(packet.command)
+        act = _OF_CLIENTS.get(packet.command)
         if act is not None:
             try:
-                self._closed_jobs.read(packet.uuid)
+                closed_jobs.read(self._jobs, packet.uuid)
             except NotStored as error:
-                self._requests.unread(peer, packet, str(error))
+                client_requests.unread(self._jobs, peer, packet, str(error))
                 return
-            act(peer, packet, now)
+            act(self._jobs, peer, packet, now)
         self._end(now)
 
     def worker(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY, KEEPALIVE, DISCONNECT, RESPONSE, EVENT or STREAM of a worker."""
-        command = packet.command
+        command, jobs = packet.command, self._jobs
         if command is _READY:
-            self._liveness.ready(peer, packet, now)
+            self._workers.ready(peer, packet, now)
             self._end(now)
             return
-        worker = self._liveness.of(peer)
+        worker = self._workers.of(peer)
         if worker is None:
             if command is not Command.DISCONNECT:
-                self._liveness.unregistered(peer, packet, now)
+                self._workers.invite(peer, packet, now)
             return
-        self._liveness.heard(worker, now)
-        act = self._of_workers.get(command)
+        self._workers.hear(worker, now)
+        act = _OF_WORKERS.get(command)
         if act is not None:
             try:
-                self._closed_jobs.read(packet.uuid)
+                closed_jobs.read(jobs, packet.uuid)
             except NotStored:  # it says so again when it is back
-                self._jobs.counts.unroutable += 1
+                jobs.counts.unroutable += 1
                 return
-            act(peer, worker, packet, now)
+            act(jobs, peer, worker, packet, now)
         elif command is Command.KEEPALIVE:
             worker.rx += 1
         elif command is Command.DISCONNECT:
-            self._liveness.goodbye(worker, now)
+            self._workers.leave(worker, now)
         self._end(now)
 
     def _end(self, now: float) -> None:
         """What was said has been acted on."""
         self._jobs.settle(now)
-        self._closed_jobs.put_back()
+        closed_jobs.put_back(self._jobs)
 
     def worker_opened(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
         """What a worker's OPEN said; used when its READY comes.
 
         False: after READY it is unexpected, DISCONNECT was the answer, and nothing more is to be said to it.
         """
-        return self._liveness.opened(peer, offer, now)
+        return self._workers.open(peer, offer, now)
 
     def client_seen(self, peer: Peer, now: float) -> None:
         """A (re)connected client spoke first or sent OPEN: what is pushed goes there now, and what it is owed."""
-        client = self._jobs.clients.of(peer, now)
+        client = self._jobs.registry.client_of(peer, now)
         if client.owed:
-            self._closed_jobs.pay(client, now)
+            closed_jobs.pay(self._jobs, client, now)
 
     def has_room(self, peer: Peer, now: float) -> None:
         """``peer``, which had no room for something, has some: more of what it is owed goes there."""
-        client = self._jobs.clients.at(peer)
+        client = self._jobs.registry.client_at(peer)
         if client is not None and client.owed:
-            self._closed_jobs.pay(client, now)
+            closed_jobs.pay(self._jobs, client, now)
 
     def peer_gone(self, peer: Peer, now: float) -> None:
         """The connection of a client or worker is lost; results that were queued for it are owed again."""
@@ -165,8 +165,11 @@ class Dispatcher:
                 for part in job.parts.values():
                     if part.state == FINAL:
                         job.client.owe(part)
-        self._jobs.clients.gone(peer)
-        self._liveness.gone(peer, now)
+        client = self._jobs.registry.client_at(peer)
+        if client is not None:
+            client.peer = None
+            self._jobs.registry.tidy_client(client)
+        self._workers.lose(peer, now)
         self._jobs.settle(now)
 
     def disconnect_workers(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
@@ -175,7 +178,7 @@ class Dispatcher:
         They are lost: who registers again within the grace keeps what it has.
         """
         self._jobs.send_acknowledgements(now, at_once=True)
-        found = self._liveness.disconnect(names, reason, now)
+        found = self._workers.disconnect(names, reason, now)
         self._jobs.settle(now)
         return found
 
@@ -185,7 +188,7 @@ class Dispatcher:
         One answer {worker: what it said} goes back within ``relay_s``; 400 when none of them can be asked, 408 when
         none answered.
         """
-        self._relays.management(peer, packet, now)
+        client_requests.manage(self._jobs, peer, packet, now)
 
     # -- time and store -------------------------------------------------------------------------
 
@@ -194,14 +197,34 @@ class Dispatcher:
         jobs = self._jobs
         if jobs.timers.due <= now:
             jobs.timers.run(now)
-            self._jobs.settle(now)
-        again = self._jobs.send_acknowledgements(now) if jobs.safe else inf
-        return min(again, self._closed_jobs.end_turn(now), jobs.timers.due)
+            jobs.settle(now)
+        again = jobs.send_acknowledgements(now) if jobs.safe else inf
+        return min(again, closed_jobs.end_turn(jobs, now), jobs.timers.due)
 
     def restore(self, snapshot: Snapshot, now: float) -> None:
         """Take up what the store kept; once, before anything else."""
-        restore(self._jobs, self._liveness, snapshot, now)
-        self._jobs.settle(now)
+        jobs = self._jobs
+        for name in snapshot.known:
+            jobs.registry.remember(name, now)
+        for seen in snapshot.workers:
+            self._workers.expect(seen, now)
+        found = [*(closed.job for closed in snapshot.closed), *snapshot.jobs]
+        for stored in sorted(found, key=lambda each: each.age_s, reverse=True):
+            jobs.by_uuid[stored.added.uuid] = self._restored(stored, now)
+        for closed in snapshot.closed:
+            closed_jobs.remember(jobs, jobs.by_uuid[closed.job.added.uuid], closed, now)
+        for stored in snapshot.jobs:
+            closed_jobs.resume(jobs, jobs.by_uuid[stored.added.uuid], stored, now)
+        jobs.settle(now)
+
+    def _restored(self, stored: StoredJob, now: float) -> Job:
+        """A job of before; who its holder is tell the present rules, None where the name alone does not (a userid)."""
+        added, access, principal = stored.added, self._jobs.access, None
+        kind, _, name = added.holder.partition(":")
+        if stored.state == OPEN and kind in ("key", "peer"):
+            principal = access.principal_of(name, "") if kind == "key" else access.principal_of("", name)
+        client = self._jobs.registry.absent_client(added.client, added.holder, added.dialect)
+        return Job(added, client, principal, now - stored.age_s)
 
     def unstored(self, uuids: Iterable[str], error: str, now: float) -> None:
         """The store could not keep these new jobs: they are gone, and their clients are answered 500.
@@ -209,7 +232,7 @@ class Dispatcher:
         What waits in peers' queues for the commit of these jobs must have been dropped before.
         """
         for uuid in uuids:
-            self._requests.unstored(uuid, error)
+            client_requests.unstored(self._jobs, uuid, error)
         self._jobs.settle(now)
 
     # -- views ----------------------------------------------------------------------------------
@@ -225,18 +248,13 @@ class Dispatcher:
 
     def clients(self, now: float) -> list[ClientView]:
         """Everybody who is there and has spoken, or has a job that is remembered."""
-        return [views.client_view(client, now) for client in self._jobs.clients]
+        return [views.client_view(client, now) for client in self._jobs.registry.clients.values()]
 
     def search(
-        self,
-        which: JobFilter,
-        may_see: Callable[[str], bool],
-        limit: int,
-        now: float,
-        tell: Tell,
+        self, which: JobFilter, may_see: Callable[[str], bool], limit: int, now: float, tell: Tell
     ) -> JobSearch:
         """Jobs that people look for; whoever asks has it take its steps."""
-        return JobSearch(self._jobs, self._closed_jobs, which, may_see, limit, now, tell)
+        return JobSearch(self._jobs, which, may_see, limit, now, tell)
 
     def find(self, uuid: str, now: float) -> FoundJob | None:
         """A job with the results that are recorded so far, in the order of its parts; None: it is not known.
@@ -244,11 +262,11 @@ class Dispatcher:
         Raises:
             NotStored: it is in the store only, which cannot be read.
         """
-        job = self._closed_jobs.read(uuid)
+        job = closed_jobs.read(self._jobs, uuid)
         if job is None:
             return None
         found = FoundJob(views.job_view(job, self._jobs.config.result_ttl_s, now), views.result_views(job))
-        self._closed_jobs.put_back()
+        closed_jobs.put_back(self._jobs)
         return found
 
     def results(self, uuid: str) -> list[ResultView]:
@@ -262,7 +280,8 @@ class Dispatcher:
 
     def remembers(self, identity: bytes, holder: str) -> bool:
         """True when this client has a job that is remembered."""
-        return self._jobs.clients.has(identity, holder)
+        client = self._jobs.registry.clients.get((identity, holder))
+        return client is not None and bool(client.open or client.kept)
 
     def may_read(self, principal: Principal, holder: str) -> bool:
         """True when ``principal`` may fetch results of jobs of ``holder``."""

@@ -10,13 +10,15 @@ states there are, and what leads from one to another, stands in ``machine``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Any, Final, Generic, TypeVar
 
 from broker.name_stats import NameStats
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
-from broker.nfp.jobs.connections import WorkerConnection
+from broker.nfp.frames import Body, Packet, answer_packet
 from broker.nfp.jobs.machine import (
     ENTERED,
     EXPECTED,
@@ -30,16 +32,19 @@ from broker.nfp.jobs.machine import (
     WAITING,
     WORKER,
 )
-from broker.nfp.jobs.queues import FairQueue
-from broker.nfp.jobs.timers import Timer
-from broker.nfp.names import Command, Dialect
+from broker.nfp.names import MMI_WORKER, Command, Dialect, Sender
 from broker.nfp.outcome import part_state
-from broker.nfp.packet import Body
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobAdded
 from broker.nfp.states import following
-from broker.nfp.targets import Target, render
+from broker.nfp.targets import ANY, Target, render
 
+Item = TypeVar("Item")
+_BROKER: Final = Sender.BROKER
+RETRY_S: Final = 1.0
+"""A worker whose timer is lost is never buried, a job without its timer never expires: a failed one is tried again."""
+_SWEEP_MIN: Final = 256
+"""Cancelled timers below this many are not worth a sweep."""
 JOB_BYTES: Final = 1536
 """What a job costs in memory beside bodies: the object, its uuid and strings, its places in tables."""
 PART_BYTES: Final = 512
@@ -47,6 +52,132 @@ PART_BYTES: Final = 512
 
 BODY_KEPT_BYTES: Final = 2048
 """A closed job keeps a body of up to so many bytes: people want to know its arguments."""
+
+
+class FairQueue(Generic[Item]):
+    """One queue: of a service, or of a worker that was named. Every operation is O(1).
+
+    Clients take turns, each in the order it asked (NFP, "Overall Topology").
+    """
+
+    __slots__ = ("_lanes", "_size")
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[str, OrderedDict[Item, None]] = OrderedDict()
+        """By holder, whose turn it is first."""
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Item]:
+        for lane in self._lanes.values():
+            yield from lane
+
+    def push(self, item: Item, holder: str, *, front: bool = False) -> None:
+        """Behind everything of the same holder; ``front``: before everything, it had its turn already."""
+        lane = self._lanes.get(holder)
+        if lane is None:
+            lane = self._lanes[holder] = OrderedDict()
+        lane[item] = None
+        if front:
+            lane.move_to_end(item, last=False)
+            self._lanes.move_to_end(holder, last=False)
+        self._size += 1
+
+    def pop(self) -> Item:
+        """The next one; its holder's next turn is behind everybody else's.
+
+        Raises:
+            StopIteration: nothing waits.
+        """
+        holder = next(iter(self._lanes))
+        item = next(iter(self._lanes[holder]))
+        self._lanes.move_to_end(holder)
+        self.remove(item, holder)
+        return item
+
+    def remove(self, item: Item, holder: str) -> None:
+        """Take out ``item`` of ``holder``, which waits here."""
+        lane = self._lanes[holder]
+        del lane[item]
+        if not lane:
+            del self._lanes[holder]
+        self._size -= 1
+
+
+class Timer:
+    """An entry; ``when`` is monotonic seconds, inf once it is due or cancelled."""
+
+    __slots__ = ("call", "what", "when")
+
+    def __init__(self, when: float, call: Callable[[Any, float], None], what: Any) -> None:
+        self.when = when
+        self.call: Callable[[Any, float], None] | None = call
+        self.what = what
+
+
+class Timers:
+    """Adding costs O(log n), cancelling O(1): cancelled entries are swept out when they are the half."""
+
+    __slots__ = ("_cancelled", "_heap", "_order")
+
+    def __init__(self) -> None:
+        # the key stands beside the timer: cancelling changes the timer, never its place
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = 0
+        self._cancelled = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._cancelled
+
+    def at(self, when: float, call: Callable[[Any, float], None], what: Any) -> Timer:
+        """Have ``call(what, now)`` called once ``when`` is reached."""
+        timer = Timer(when, call, what)
+        self._push(timer)
+        return timer
+
+    def _push(self, timer: Timer) -> None:
+        self._order += 1
+        heappush(self._heap, (timer.when, self._order, timer))
+
+    def cancel(self, timer: Timer | None) -> None:
+        """It will not be called; None, and one that is over already, is no error."""
+        if timer is None or timer.call is None:
+            return
+        timer.call, timer.what, timer.when = None, None, inf
+        self._cancelled += 1
+        if self._cancelled > _SWEEP_MIN and self._cancelled * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].call is not None]
+            heapify(self._heap)
+            self._cancelled = 0
+
+    @property
+    def due(self) -> float:
+        """When the next one is due, inf with none. May be early by one that was cancelled."""
+        return self._heap[0][0] if self._heap else inf
+
+    def run(self, now: float) -> None:
+        """Call what is due. Timers added meanwhile for now or earlier run too.
+
+        One that fails is called again ``RETRY_S`` later; the first failure is raised once all others were called.
+        """
+        failure: Exception | None = None
+        while self._heap and self._heap[0][0] <= now:
+            timer = heappop(self._heap)[2]
+            call, what = timer.call, timer.what
+            if call is None:
+                self._cancelled -= 1
+                continue
+            timer.call, timer.what, timer.when = None, None, inf
+            try:
+                call(what, now)
+            except Exception as error:
+                failure = failure or error
+                timer.call, timer.what, timer.when = call, what, now + RETRY_S  # its owner may cancel it
+                self._push(timer)
+        if failure is not None:
+            raise failure
 
 
 class Job:
@@ -275,6 +406,72 @@ class Attempt:
         return self.request(Command.GET, b"{}")
 
 
+class WorkerConnection:
+    """How one connection of a worker is written to; every method tells whether the packet was queued.
+
+    Attributes:
+        tokens: the address of each request carries its attempt; of others only from the second attempt on.
+        cancels: it understands DELETE.
+        pushes: it sends results unasked; others say that a result is ready, and are asked for it.
+        records: it wants to hear when a result is safe.
+        managed: it answers requests for the workers' management; in the text's form that is a service which is asked
+            by POST (NFP, "Worker Management Interface").
+        lists: its OPEN lists the jobs it holds, and it begins what must not be run twice once that is confirmed.
+        strict: it reads every body as a JSON object, and breaks at anything else.
+        unknown: what it answers to a GET of a job it does not know.
+    """
+
+    def __init__(self, peer: Peer, dialect: Dialect, service: str, features: frozenset[str]) -> None:
+        text = dialect is Dialect.SEED
+        self.peer = peer
+        self.dialect = dialect
+        self.service = service
+        self.records = self.tokens = "recorded" in features
+        self.lists = "jobs" in features
+        self.cancels = text or "delete" in features
+        self.pushes = text or self.records
+        self.managed = text or self.lists
+        self.strict = not self.pushes
+        self.unknown = frozenset({400, 404} if text else {404})
+
+    def request(self, command: Command, uuid: str, address: bytes, body: Body, after: int = 0) -> bool:
+        """A request, if the dialect has the command; ``address`` comes back with what the worker says about it.
+
+        The text's form has the same frames as a client's, target ``any``, no address, and no PUT.
+        """
+        if self.dialect is Dialect.NORFAB:
+            return self.peer.send(Packet(_BROKER, command, client=address, uuid=uuid, body=body), after)
+        service = self.service
+        if command is Command.MMI:
+            command, service = Command.POST, MMI_WORKER
+        if command > Command.EVENT:
+            return False
+        packet = Packet(_BROKER, command, self.dialect, service, ANY, uuid=uuid, body=body)
+        return self.peer.send(packet, after)
+
+    def keepalive(self) -> bool:
+        """NFP, "Keepaliving"."""
+        packet = Packet(_BROKER, Command.KEEPALIVE, dialect=self.dialect, service=self.service)
+        return self.peer.send(packet)
+
+    def tell(self, text: str, uuids: list[str], after: int) -> bool:
+        """RECORDED: the results of these jobs are safe. CONFIRMED: they are the worker's, and may begin."""
+        packet = answer_packet(
+            Command.RESPONSE, self.dialect, self.service, uuids[0], 200, bodies.uuids(uuids)
+        )
+        packet.status_text = text
+        return self.peer.send(packet, after)
+
+
+def disconnect(peer: Peer, dialect: Dialect, service: str, reason: str) -> None:
+    """DISCONNECT, with ``reason`` where the dialect has a body (NFP, "DISCONNECT").
+
+    ``peer`` may have to prove its key again: nothing of ours is in it but that.
+    """
+    body = reason.encode() if dialect is Dialect.SEED else None
+    peer.send(Packet(_BROKER, Command.DISCONNECT, dialect=dialect, service=service, body=body))
+
+
 class WorkerEntry:
     """A worker that is there or waited for.
 
@@ -286,7 +483,7 @@ class WorkerEntry:
             back; where not, only while it is alone: see ``limit``.
         busy: credits in use.
         attempts: by job, what it was given and has not finished, or has to stop.
-        claims: jobs that it said it holds and was not given here (see ``WorkerRegistry.claim``).
+        claims: jobs that it said it holds and was not given here (see ``Registry.claim``).
         choked: its queue was full: it gets nothing until it is heard again.
         turn: of a request in its mailbox and one of its service, it was given the first last time.
         heard, sent: when anything last came from or went to it.
@@ -425,3 +622,19 @@ class Client:
         """The same for deployed workers, whose ``job_list`` shows it to people: a first attempt has the name alone."""
         name = self._prefix[:-1]
         return name if attempt == 1 and b"#" not in name else self.token(attempt)
+
+
+class Relay:
+    """A request that was passed to workers and is no job.
+
+    Attributes:
+        unanswered: workers that have not answered.
+        answers: what the others answered.
+    """
+
+    def __init__(self, peer: Peer, packet: Packet) -> None:
+        self.peer = peer
+        self.packet = packet
+        self.unanswered: dict[str, None] = {}
+        self.answers: dict[str, bytes] = {}
+        self.timer: Timer | None = None

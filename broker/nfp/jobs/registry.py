@@ -5,15 +5,13 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from math import inf
 from typing import Final
 
 from broker.nfp.contract import Peer
-from broker.nfp.jobs.connections import WorkerConnection
 from broker.nfp.jobs.machine import ARRIVE, BURY, LEAVE
-from broker.nfp.jobs.model import Client, Part, Service, WorkerEntry
-from broker.nfp.jobs.queues import FairQueue
+from broker.nfp.jobs.model import Client, FairQueue, Part, Service, WorkerConnection, WorkerEntry
 from broker.nfp.names import Dialect
 from broker.nfp.records import KNOWN_MAX
 
@@ -23,8 +21,11 @@ CLAIMS_MAX: Final = 200_000
 """Of all workers together; more than brokers take open jobs. What comes beyond is not remembered."""
 
 
-class WorkerRegistry:
-    """All workers and services of the broker.
+class Registry:
+    """All workers, services and clients of the broker.
+
+    A client is its identity together with who it is: whoever takes over the name without being the same person is
+    another client, and is sent nothing of the first one's.
 
     Args:
         on_change: told of a worker that has come (True; its ``connection`` is the new one), or is about to be gone
@@ -38,6 +39,7 @@ class WorkerRegistry:
         claims: by uuid of a job that nobody gave a worker here, the worker that has said that it holds it.
         away: by name, since when a worker that is remembered is not there.
         ended: by name, how many parts of jobs ended at a worker since the start, by how they ended; the latest names.
+        clients: by identity and holder.
     """
 
     def __init__(self, on_change: Callable[[WorkerEntry, bool], None] | None) -> None:
@@ -49,6 +51,9 @@ class WorkerRegistry:
         self.claims: dict[str, WorkerEntry] = {}
         self.away: OrderedDict[str, float] = OrderedDict()
         self.ended: OrderedDict[str, Counter[str]] = OrderedDict()
+        self.clients: dict[tuple[bytes, str], Client] = {}
+
+    # -- services -------------------------------------------------------------------------------
 
     def service(self, name: str, now: float) -> Service:
         """The service of that name, made if need be."""
@@ -62,6 +67,51 @@ class WorkerRegistry:
         if not service.workers and not service.queue and not service.gathering:
             self.services.pop(service.name, None)
 
+    def queue_of(self, part: Part, now: float) -> FairQueue[Part]:
+        """Where ``part`` waits, made if need be: the mailbox of its worker, or the queue of the service."""
+        name = part.name
+        if not name:
+            return self.service(part.job.service, now).queue
+        box = self.mailboxes.get(name)
+        if box is None:
+            box = self.mailboxes[name] = FairQueue()
+        return box
+
+    def began(self, service: str) -> float:
+        """Since when somebody of ``service`` is there or waited for; inf when nobody is."""
+        names: Collection[str] = self.services if service == EVERY_SERVICE else (service,)
+        found = (self.services[name] for name in names if name in self.services)
+        return min((each.began for each in found if each.workers), default=inf)
+
+    def absent_since(self, part_name: str, service: str) -> float | None:
+        """Since when nobody is there who could take a part; None when somebody is."""
+        if part_name:
+            worker = self.workers.get(part_name)
+            if worker is None:
+                return self.away.get(part_name, -inf)
+            return None if worker.connection is not None else worker.since
+        found = self.services.get(service)
+        if found is None:
+            return -inf
+        return None if found.alive else found.absent_since
+
+    def targets(self, service: str) -> Collection[WorkerEntry]:
+        """The workers that ``all`` of a service means; those of every service for the service "all"."""
+        if service == EVERY_SERVICE:
+            return self.workers.values()
+        found = self.services.get(service)
+        return found.workers.values() if found is not None else ()
+
+    def named(self, name: str, service: str) -> list[WorkerEntry]:
+        """The worker of that name, else the workers of ``service`` that manage a resource of that name."""
+        worker = self.workers.get(name)
+        if worker is not None:
+            return [worker]
+        managing = self.resources.get(name, {})
+        return [each for each in managing.values() if service in (each.service.name, EVERY_SERVICE)]
+
+    # -- workers --------------------------------------------------------------------------------
+
     def add(self, worker: WorkerEntry) -> None:
         """A worker that was not there is waited for, or comes."""
         self.workers[worker.name] = worker
@@ -69,19 +119,46 @@ class WorkerRegistry:
             worker.service.began = worker.since
         worker.service.workers[worker.name] = worker
 
-    def remove(self, worker: WorkerEntry, now: float) -> None:
+    def arrive(self, worker: WorkerEntry, connection: WorkerConnection, now: float) -> None:
+        """``worker`` can be written to by ``connection``."""
+        if worker.connection is None:
+            worker.service.alive += 1
+        worker.connection = connection
+        worker.step(ARRIVE)
+        worker.since = worker.heard = now
+        worker.choked = False
+        self.away.pop(worker.name, None)
+        self._refresh_limits(worker, 2)
+        if self._on_change is not None:
+            self._on_change(worker, True)
+
+    def leave(self, worker: WorkerEntry, now: float) -> None:
+        """``worker`` cannot be written to any more."""
+        if worker.connection is None:
+            return
+        if self._on_change is not None:
+            self._on_change(worker, False)
+        worker.connection = None
+        worker.step(LEAVE)
+        worker.since = now
+        worker.service.alive -= 1
+        if not worker.service.alive:
+            worker.service.absent_since = now
+        self._refresh_limits(worker, 1)
+
+    def remove(self, worker: WorkerEntry) -> None:
         """It is waited for no longer; its name stays known."""
         worker.step(BURY)
-        self.announced(worker, ())
+        self.announce(worker, ())
         self.unclaim(worker)
         del self.workers[worker.name]
         del worker.service.workers[worker.name]
         for those in (worker.service.idle, worker.service.ready, worker.service.ahead):
             those.pop(worker, None)
-        self.remember(worker.name, now if worker.connection is not None else worker.since)
+        self.remember(worker.name, worker.since)
         self.tidy(worker.service)
 
-    def announced(self, worker: WorkerEntry, resources: tuple[str, ...]) -> None:
+    def announce(self, worker: WorkerEntry, resources: tuple[str, ...]) -> None:
         """``worker`` manages these resources from now on."""
         for name in worker.resources:
             managing = self.resources.get(name)
@@ -90,16 +167,6 @@ class WorkerRegistry:
         worker.resources = resources
         for name in resources:
             self.resources.setdefault(name, {})[worker.name] = worker
-
-    def named(self, name: str, service: str) -> list[WorkerEntry]:
-        """The worker of that name, else the workers of ``service`` that manage a resource of that name."""
-        worker = self.workers.get(name)
-        if worker is not None:
-            return [worker]
-        managing = self.resources.get(name)
-        if managing is None:
-            return []
-        return [each for each in managing.values() if service in (each.service.name, EVERY_SERVICE)]
 
     def claim(self, worker: WorkerEntry, uuid: str) -> None:
         """``worker`` says that it holds a job that nobody gave it here: another broker did, or a store that was lost.
@@ -131,6 +198,10 @@ class WorkerRegistry:
         if len(self.away) > KNOWN_MAX:
             self.away.popitem(last=False)
 
+    def knows(self, name: str) -> bool:
+        """True when a worker of that name is, or was, there."""
+        return name in self.workers or name in self.away
+
     def count(self, name: str, state: str) -> None:
         """A part of a job ended in ``state`` at the worker ``name``, which may be lost or come back later."""
         counts = self.ended.get(name)
@@ -139,37 +210,6 @@ class WorkerRegistry:
             if len(self.ended) > KNOWN_MAX:
                 self.ended.popitem(last=False)
         counts[state] += 1
-
-    def knows(self, name: str) -> bool:
-        """True when a worker of that name is, or was, there."""
-        return name in self.workers or name in self.away
-
-    def arrived(self, worker: WorkerEntry, connection: WorkerConnection, now: float) -> None:
-        """``worker`` can be written to by ``connection``."""
-        if worker.connection is None:
-            worker.service.alive += 1
-        worker.connection = connection
-        worker.step(ARRIVE)
-        worker.since = worker.heard = now
-        worker.choked = False
-        self.away.pop(worker.name, None)
-        self._refresh_limits(worker, 2)
-        if self._on_change is not None:
-            self._on_change(worker, True)
-
-    def left(self, worker: WorkerEntry, now: float) -> None:
-        """``worker`` cannot be written to any more."""
-        if worker.connection is None:
-            return
-        if self._on_change is not None:
-            self._on_change(worker, False)
-        worker.connection = None
-        worker.step(LEAVE)
-        worker.since = now
-        worker.service.alive -= 1
-        if not worker.service.alive:
-            worker.service.absent_since = now
-        self._refresh_limits(worker, 1)
 
     def _refresh_limits(self, worker: WorkerEntry, alive: int) -> None:
         """``worker`` has come or left; where so many are there now, the others' limits have changed, too."""
@@ -185,37 +225,43 @@ class WorkerRegistry:
         _keep(service.ready, worker, there and worker.slots <= busy < worker.limit)
         _keep(service.ahead, worker, there and busy > worker.slots)
 
-    def mailbox(self, name: str) -> FairQueue[Part]:
-        """Where requests for the worker ``name`` wait, made if need be."""
-        box = self.mailboxes.get(name)
-        if box is None:
-            box = self.mailboxes[name] = FairQueue()
-        return box
+    # -- clients --------------------------------------------------------------------------------
 
-    def began(self, service: str) -> float:
-        """Since when somebody of ``service`` is there or waited for; inf when nobody is."""
-        names = self.services if service == EVERY_SERVICE else (service,)
-        found = (self.services[name] for name in names if name in self.services)
-        return min((each.began for each in found if each.workers), default=inf)
+    def client_of(self, peer: Peer, now: float) -> Client:
+        """The client behind ``peer``, which is where its pushes go from now on."""
+        client = self.client_known(peer, now)
+        if client is None:
+            client = self.absent_client(peer.identity, peer.principal.holder, peer.dialect)
+            client.name = peer.name
+            self.client_known(peer, now)
+        return client
 
-    def absent_since(self, part_name: str, service: str) -> float | None:
-        """Since when nobody is there who could take a part; None when somebody is."""
-        if part_name:
-            worker = self.workers.get(part_name)
-            if worker is None:
-                return self.away.get(part_name, -inf)
-            return None if worker.connection is not None else worker.since
-        found = self.services.get(service)
-        if found is None:
-            return -inf
-        return None if found.alive else found.absent_since
+    def client_known(self, peer: Peer, now: float) -> Client | None:
+        """The same for a client whose jobs are remembered; else None."""
+        client = self.clients.get((peer.identity, peer.principal.holder))
+        if client is not None:
+            client.peer = peer
+            client.dialect, client.features = peer.dialect, peer.features
+            client.seen = now
+        return client
 
-    def targets(self, service: str) -> Iterator[WorkerEntry]:
-        """The workers that ``all`` of a service means; those of every service for the service "all"."""
-        if service == EVERY_SERVICE:
-            return iter(self.workers.values())
-        found = self.services.get(service)
-        return iter(found.workers.values()) if found is not None else iter(())
+    def client_at(self, peer: Peer) -> Client | None:
+        """The client whose pushes go to ``peer`` at present."""
+        client = self.clients.get((peer.identity, peer.principal.holder))
+        return client if client is not None and client.peer is peer else None
+
+    def absent_client(self, identity: bytes, holder: str, dialect: Dialect) -> Client:
+        """A client that the store tells of."""
+        client = self.clients.get((identity, holder))
+        if client is None:
+            name = identity.decode("utf-8", "replace")
+            client = self.clients[identity, holder] = Client(identity, holder, name, dialect)
+        return client
+
+    def tidy_client(self, client: Client) -> None:
+        """Forget ``client`` when it is not there and nothing of it is remembered."""
+        if client.peer is None and not client.open and not client.kept:
+            self.clients.pop((client.identity, client.holder), None)
 
 
 def _keep(those: dict[WorkerEntry, None], worker: WorkerEntry, belongs: bool) -> None:
@@ -223,71 +269,3 @@ def _keep(those: dict[WorkerEntry, None], worker: WorkerEntry, belongs: bool) ->
         those.pop(worker, None)
     elif worker not in those:
         those[worker] = None
-
-
-class ClientRegistry:
-    """Clients, by identity and holder.
-
-    A client is its identity together with who it is: whoever takes over the name without being the same person is
-    another client, and is sent nothing of the first one's.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[bytes, str], Client] = {}
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __iter__(self) -> Iterator[Client]:
-        return iter(self._known.values())
-
-    def of(self, peer: Peer, now: float) -> Client:
-        """The client behind ``peer``, which is where its pushes go from now on."""
-        key = (peer.identity, peer.principal.holder)
-        client = self._known.get(key)
-        if client is None:
-            client = self._known[key] = Client(*key, peer.name, peer.dialect)
-        self._meet(client, peer, now)
-        return client
-
-    def known(self, peer: Peer, now: float) -> Client | None:
-        """The same for a client whose jobs are remembered; else None."""
-        client = self._known.get((peer.identity, peer.principal.holder))
-        if client is not None:
-            self._meet(client, peer, now)
-        return client
-
-    def has(self, identity: bytes, holder: str) -> bool:
-        """Whether a job of it is remembered."""
-        client = self._known.get((identity, holder))
-        return client is not None and bool(client.open or client.kept)
-
-    def at(self, peer: Peer) -> Client | None:
-        """The client whose pushes go to ``peer`` at present."""
-        client = self._known.get((peer.identity, peer.principal.holder))
-        return client if client is not None and client.peer is peer else None
-
-    def _meet(self, client: Client, peer: Peer, now: float) -> None:
-        client.peer = peer
-        client.dialect, client.features = peer.dialect, peer.features
-        client.seen = now
-
-    def absent(self, identity: bytes, holder: str, dialect: Dialect) -> Client:
-        """A client that the store tells of."""
-        client = self._known.get((identity, holder))
-        if client is None:
-            name = identity.decode("utf-8", "replace")
-            client = self._known[identity, holder] = Client(identity, holder, name, dialect)
-        return client
-
-    def gone(self, peer: Peer) -> None:
-        """Its connection is lost; what it is owed stays."""
-        client = self.at(peer)
-        if client is not None:
-            client.peer = None
-            self.tidy(client)
-
-    def tidy(self, client: Client) -> None:
-        """Forget ``client`` when it is not there and nothing of it is remembered."""
-        if client.peer is None and not client.open and not client.kept:
-            self._known.pop((client.identity, client.holder), None)

@@ -21,19 +21,22 @@ listening at it, and would not hear why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, Final
 
+import msgspec
+
 from broker.holdings import Holdings
+from broker.nesting import read_json
 from broker.nfp import bodies
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Journal, Offended, OnJobEvent
 from broker.nfp.frames import Body
-from broker.nfp.jobs.closed_jobs import ClosedJobs
-from broker.nfp.jobs.config import DispatchConfig
-from broker.nfp.jobs.counts import Counts
+from broker.nfp.jobs import closed_jobs, told
+from broker.nfp.jobs.config import Counts, DispatchConfig, TaskStats
 from broker.nfp.jobs.machine import (
     ACCEPT,
     ADOPT,
@@ -57,13 +60,18 @@ from broker.nfp.jobs.machine import (
     UNSENT,
     WAITING,
 )
-from broker.nfp.jobs.model import PART_BYTES, Attempt, Job, Part, Service, WorkerEntry
-from broker.nfp.jobs.queues import FairQueue
-from broker.nfp.jobs.registry import EVERY_SERVICE, ClientRegistry, WorkerRegistry
-from broker.nfp.jobs.responses import Responders
-from broker.nfp.jobs.task_stats import TaskStats
-from broker.nfp.jobs.timers import Timers
-from broker.nfp.jobs.translation import is_object
+from broker.nfp.jobs.model import (
+    PART_BYTES,
+    Attempt,
+    Client,
+    Job,
+    Part,
+    Relay,
+    Service,
+    Timers,
+    WorkerEntry,
+)
+from broker.nfp.jobs.registry import EVERY_SERVICE, Registry
 from broker.nfp.names import Command
 from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED, STATUS_WORDS, job_state
 from broker.nfp.records import Accepted, Dispatched, Finished, PartAdded, Returned
@@ -90,15 +98,17 @@ class Jobs:
     """The tables of a dispatcher, and every step that a job takes in them.
 
     Attributes:
-        responders: what clients are told, by kind.
         by_uuid: all jobs, open and closed ones, in the order they came.
-        open_jobs: how many have not ended. open_bytes: what they cost, see ``Job.size``.
-        freed: workers that may have a free credit.
-        on_refused: told the errno of each request that is refused, before it is answered.
+        open_jobs: how many have not ended. open_bytes: what they cost, see ``Job.size``. open_parts: how many of their
+            parts have no result.
         waiting: by holder, how many of its jobs have a part that waits. waiting_parts: how many of their parts wait.
-        open_parts: how many have no result.
-        returned: parts that wait again and stand in no queue yet. safe: results to acknowledge, by worker.
-        closed_jobs: keeps, reads and forgets those that are over.
+        freed: workers that may have a free credit. returned: parts that wait again and stand in no queue yet.
+        safe: results to acknowledge, by worker.
+        by_end: closed jobs, the one that is forgotten next first. recent: those that are not in the store only.
+        kept_bytes, recent_bytes: what these cost, see ``Job.size``. read: those that were read for a moment.
+        unpaid: clients that are owed what could not be read. pay_at: when it is tried again.
+        relays: requests for the workers' management that were passed to workers, by uuid.
+        on_refused: told the errno of each request that is refused, before it is answered.
     """
 
     def __init__(
@@ -119,32 +129,23 @@ class Jobs:
         self.on_refused = on_refused
         self.counts = Counts()
         self.tasks = TaskStats()
-        self.responders = Responders(journal, self.counts)
         self.timers = Timers()
-        self.registry = WorkerRegistry(on_worker_change)
-        self.clients = ClientRegistry()
+        self.registry = Registry(on_worker_change)
         self.by_uuid: dict[str, Job] = {}
-        self.open_bytes = self.open_jobs = 0
-        self.freed: list[WorkerEntry] = []
+        self.open_jobs = self.open_bytes = self.open_parts = 0
         self.waiting: Holdings[str] = Holdings()
         self.waiting_parts: Holdings[str] = Holdings()
-        self.open_parts = 0
+        self.freed: list[WorkerEntry] = []
         self.returned: list[Part] = []
         self.safe: dict[WorkerEntry, list[str]] = {}
-        self.closed_jobs = ClosedJobs(self)
+        self.by_end: deque[Job] = deque()
+        self.recent: deque[Job] = deque()
+        self.kept_bytes = self.recent_bytes = 0
+        self.read: list[Job] = []
+        self.unpaid: dict[Client, None] = {}
+        self.pay_at = inf
+        self.relays: dict[str, Relay] = {}
         self._acknowledged_at = -inf
-
-    # -- what all steps share ---------------------------------------------------------------------
-
-    def has_room(self, worker: WorkerEntry) -> None:
-        """``worker`` may be given more than before: it is served at the end of this turn."""
-        self.registry.refresh(worker)
-        self.freed.append(worker)
-
-    def return_credit(self, worker: WorkerEntry) -> None:
-        """One credit of ``worker`` less is in use."""
-        worker.busy -= 1
-        self.has_room(worker)
 
     def tell(
         self,
@@ -158,26 +159,12 @@ class Jobs:
         ended: str = "",
     ) -> None:
         """Tell who listens."""
-        self.happened(
-            JobEvent(
-                kind,
-                job.uuid,
-                job.service,
-                job.task,
-                job.holder,
-                job.userid,
-                worker,
-                attempt,
-                status,
-                body,
-                size,
-                ended,
-            )
-        )
+        about = job.uuid, job.service, job.task, job.holder, job.userid
+        self.happened(JobEvent(kind, *about, worker, attempt, status, body, size, ended))
 
-    # -- waiting -------------------------------------------------------------------------------
+    # -- a job begins -----------------------------------------------------------------------------
 
-    def full(self, service: str, names: tuple[str, ...], holder: str) -> str:
+    def full(self, service: str, names: Sequence[str], holder: str) -> str:
         """Why a request cannot wait, "" when it can. ``names`` are empty for any worker of the service."""
         config = self.config
         if self.open_jobs >= config.jobs_max:
@@ -193,23 +180,38 @@ class Jobs:
         if waiting and waiting + more > config.parts_per_client:
             return f"requests of this client wait for {waiting} workers already ({config.parts_per_client})"
         found = self.registry.services.get(service)
-        if not names and found is not None:
-            if len(found.queue) + len(found.gathering) >= config.queue_max:
-                return f"queue of service {service} is full ({config.queue_max})"
-            return ""
-        for name in names:
-            box = self.registry.mailboxes.get(name)
-            if box is not None and len(box) >= config.queue_max:
-                return f"queue of worker {name} is full ({config.queue_max})"
-        return ""
+        if not names and found is not None and len(found.queue) + len(found.gathering) >= config.queue_max:
+            return f"queue of service {service} is full ({config.queue_max})"
+        boxes = self.registry.mailboxes
+        name = next((name for name in names if name in boxes and len(boxes[name]) >= config.queue_max), "")
+        return f"queue of worker {name} is full ({config.queue_max})" if name else ""
 
-    def push(self, part: Part, now: float, *, front: bool) -> None:
+    def count_open(self, job: Job, *, counted: bool = True) -> None:
+        """``job`` has come, or is taken up again (not ``counted``)."""
+        job.client.open += 1
+        self.open_jobs += 1
+        self.open_bytes += job.size
+        self.tasks.submitted(job, counted=counted)
+
+    def make_parts(self, job: Job, names: Iterable[str], now: float) -> list[Part]:
+        """An open job's parts are known."""
+        parts = [Part(job, name, now) for name in names]
+        more = len(parts)
+        for part in parts:
+            job.parts[part.name] = part
+        job.open += more
+        job.size += more * PART_BYTES
+        self.open_bytes += more * PART_BYTES
+        self.open_parts += more
+        return parts
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def _wait(self, part: Part, now: float, *, front: bool) -> None:
         """``part`` waits from now on; ``front``: it had its turn before."""
-        registry, name = self.registry, part.name
-        queue = registry.mailbox(name) if name else registry.service(part.job.service, now).queue
         part.since = now
-        queue.push(part, part.job.holder, front=front)
-        part.queue = queue
+        part.queue = self.registry.queue_of(part, now)
+        part.queue.push(part, part.job.holder, front=front)
         self._count_waiting(part.job, now)
 
     def gather(self, job: Job, now: float) -> None:
@@ -232,32 +234,18 @@ class Jobs:
         if not job.waiting:
             self.waiting.add(job.holder, -1)
 
-    def count(self, job: Job, parts: Sequence[Part]) -> None:
-        """An open job's parts are known."""
-        more = len(parts)
-        for part in parts:
-            job.parts[part.name] = part
-        job.open += more
-        job.size += more * PART_BYTES
-        self.open_bytes += more * PART_BYTES
-        self.open_parts += more
-
-    def next_for(self, worker: WorkerEntry) -> Part | None:
+    def _next_for(self, worker: WorkerEntry) -> Part | None:
         """Take out what is the next for ``worker``; None: nothing waits for it."""
-        queue = self._next_queue(worker)
-        if queue is None:
+        box, queue = self.registry.mailboxes.get(worker.name), worker.service.queue
+        if box and queue:
+            worker.turn = not worker.turn
+        if box and (worker.turn or not queue):
+            queue = box
+        if not queue:
             return None
         part = queue.pop()
         self._left_queue(part)
         return part
-
-    def _next_queue(self, worker: WorkerEntry) -> FairQueue[Part] | None:
-        box = self.registry.mailboxes.get(worker.name)
-        queue = worker.service.queue
-        if box and queue:
-            worker.turn = not worker.turn
-            return box if worker.turn else queue
-        return box or queue or None
 
     def withdraw(self, part: Part) -> None:
         """Take ``part`` out of where it waits; nothing happens when it waits nowhere."""
@@ -270,13 +258,10 @@ class Jobs:
     def _left_queue(self, part: Part) -> None:
         registry = self.registry
         part.queue = None
-        if part.name:
-            if not registry.mailboxes[part.name]:
-                del registry.mailboxes[part.name]
-        else:
-            service = registry.services[part.job.service]
-            if not service.queue:
-                registry.tidy(service)
+        if not part.name:
+            registry.tidy(registry.services[part.job.service])
+        elif not registry.mailboxes[part.name]:
+            del registry.mailboxes[part.name]
         self._uncount_waiting(part.job)
 
     def stop_gathering(self, job: Job) -> None:
@@ -289,10 +274,10 @@ class Jobs:
     def settle_nowhere(self, job: Job, now: float) -> None:
         """A job that gathers workers ends before any came: it gets the one part whose result says so."""
         self.stop_gathering(job)
-        self.count(job, [Part(job, "", now)])
+        self.make_parts(job, [""], now)
         self.journal.put(PartAdded(job.uuid, ""))
 
-    # -- time limits ---------------------------------------------------------------------------
+    # -- time limits ------------------------------------------------------------------------------
 
     def watch(self, job: Job, now: float) -> None:
         """Have an open job checked before its time is over."""
@@ -308,14 +293,6 @@ class Jobs:
             self.timers.cancel(timer)
             job.timer = self.timers.at(when, self._check, job)
 
-    def misspelt_at(self, service: str) -> float:
-        """When a name that nobody ever had counts as misspelt: every worker of ``service`` has had time to come.
-
-        All do after a failover or a restart without store, a deployed one at its next KEEPALIVE. Inf: nobody is there.
-        """
-        config = self.config
-        return self.registry.began(service) + min(2 * config.keepalive_s, config.queue_ttl_s)
-
     def _check(self, job: Job, now: float) -> None:
         """``job`` is due, see ``check_at``."""
         job.timer = None
@@ -325,7 +302,7 @@ class Jobs:
         if not job.parts and self._given_up_at("", job, job.added_at, now) <= now:
             self._expire(job, self._nobody("", job, job.added_at, now), now)
             return
-        for part in [part for part in job.parts.values() if part.state == WAITING]:
+        for part in _waiting_of(job):
             if self._misspelt_at(part.name, job) <= now:
                 self.withdraw(part)
                 late = bool(self.registry.named(part.name, job.service))
@@ -333,15 +310,11 @@ class Jobs:
             elif self._given_up_at(part.name, job, part.since, now) <= now:
                 self._expire_part(part, self._nobody(part.name, job, part.since, now), now)
         if job.open or not job.parts:
-            self.check_at(job, self._next(job, now))
-
-    def _next(self, job: Job, now: float) -> float:
-        """When the first part that waits will have waited too long if nobody comes; at the latest the deadline."""
-        if not job.parts:
-            return min(job.deadline, self._given_up_at("", job, job.added_at, now))
-        waiting = (part for part in job.parts.values() if part.state == WAITING)
-        times = (self._given_up_at(part.name, job, part.since, now) for part in waiting)
-        return min(job.deadline, min(times, default=job.deadline))
+            waits = [(part.name, part.since) for part in _waiting_of(job)]
+            if not job.parts:
+                waits = [("", job.added_at)]
+            times = [self._given_up_at(name, job, since, now) for name, since in waits]
+            self.check_at(job, min([job.deadline, *times]))
 
     def _given_up_at(self, name: str, job: Job, since: float, now: float) -> float:
         """When a part that waits since ``since`` has waited too long if nobody comes; while somebody is there, when
@@ -354,9 +327,15 @@ class Jobs:
         return min(max(absent, since) + ttl_s, early, self._misspelt_at(name, job))
 
     def _misspelt_at(self, name: str, job: Job) -> float:
-        if not name or self.registry.knows(name):
-            return inf
-        return self.misspelt_at(job.service)
+        return inf if not name or self.registry.knows(name) else self.misspelt_at(job.service)
+
+    def misspelt_at(self, service: str) -> float:
+        """When a name that nobody ever had counts as misspelt: every worker of ``service`` has had time to come.
+
+        All do after a failover or a restart without store, a deployed one at its next KEEPALIVE. Inf: nobody is there.
+        """
+        config = self.config
+        return self.registry.began(service) + min(2 * config.keepalive_s, config.queue_ttl_s)
 
     def _nobody(self, name: str, job: Job, since: float, now: float) -> str:
         absent = self.registry.absent_since(name, job.service)
@@ -376,7 +355,15 @@ class Jobs:
             error += f"; while workers had it these were lost: {part.losses}"
         self.fail(part, 408, error, now)
 
-    # -- given to workers ----------------------------------------------------------------------
+    def no_longer_meant(self, worker: WorkerEntry, now: float) -> None:
+        """``worker`` was expected after a restart and is not there: jobs for all do not wait for it."""
+        for part in list(self.registry.mailboxes.get(worker.name, ())):
+            if part.job.target.kind == "all" and not part.given:
+                self.withdraw(part)
+                error = f"worker {worker.name} has not come back since the broker was started again"
+                self.fail(part, 408, error, now)
+
+    # -- given to workers -------------------------------------------------------------------------
 
     def place(self, part: Part, now: float, *, front: bool = False) -> None:
         """A part that stands in no queue goes to a worker, or waits; ``front``: it had its turn before."""
@@ -386,8 +373,8 @@ class Jobs:
             return
         if part.name:
             named = registry.workers.get(part.name)
-            waits = registry.mailboxes.get(part.name)
-            if named is not None and named.free and (front or not waits) and self._give(part, named, now):
+            free = named is not None and named.free and (front or not registry.mailboxes.get(part.name))
+            if named is not None and free and self._give(part, named, now):
                 return
         else:
             queue = registry.service(part.job.service, now).queue
@@ -397,7 +384,12 @@ class Jobs:
                     break
                 if self._give(part, worker, now):
                     return
-        self.push(part, now, front=front)
+        self._wait(part, now, front=front)
+
+    def free(self, worker: WorkerEntry) -> None:
+        """``worker`` may be given more than before: it is served at the end of this turn."""
+        self.registry.refresh(worker)
+        self.freed.append(worker)
 
     def settle(self, now: float) -> None:
         """Serve the workers and parts that this turn has made free."""
@@ -405,12 +397,12 @@ class Jobs:
             while self.returned:
                 self.place(self.returned.pop(), now, front=True)
             while self.freed:
-                self.serve(self.freed.pop(), now)
+                self._serve(self.freed.pop(), now)
 
-    def serve(self, worker: WorkerEntry, now: float) -> None:
+    def _serve(self, worker: WorkerEntry, now: float) -> None:
         """Give ``worker`` what waits for it, as far as its credits go."""
         while worker.free:
-            part = self.next_for(worker)
+            part = self._next_for(worker)
             if part is None:
                 self._share(worker.service, now)
                 return
@@ -436,14 +428,14 @@ class Jobs:
 
         A part that this worker must not or cannot run ends here.
         """
-        connection, job = worker.connection, part.job
+        connection, job, claims = worker.connection, part.job, self.registry.claims
         assert connection is not None
         if wrong := self._unfit(part, worker):
             self.fail(part, *wrong, now)
             return True
         if not job.told_dispatched:
             job.told_dispatched = True
-            self.responders.of(job.client).dispatched(job)
+            told.dispatched(job)
         before = part.given.get(worker.name, 0)
         may_have_it = before and worker.name not in part.forgotten
         event = PROBE if may_have_it and not connection.pushes else POST
@@ -460,8 +452,8 @@ class Jobs:
             return False
         if part.forgotten:  # else it would cost every part a set of its own
             part.forgotten -= {worker.name}
-        if self.registry.claims.get(job.uuid) is worker:
-            del self.registry.claims[job.uuid]
+        if claims and claims.get(job.uuid) is worker:
+            del claims[job.uuid]
         worker.sent = now
         self.counts.dispatched += 1
         self.tell("dispatched", job, worker.name, attempt.number)
@@ -472,8 +464,8 @@ class Jobs:
 
         A task that may run twice need not wait for the group that stores the job itself and this dispatch of it, both
         or neither. If the broker is killed before it is written, the job never was: its client has no 202 and submits
-        it again, by the same uuid; a worker that lists it as its own is preferred then (see ``WorkerRegistry.claim``)
-        and does not run it again; what another worker says about it is about a job that nobody knows, and counts for
+        it again, by the same uuid; a worker that lists it as its own is preferred then (see ``Registry.claim``) and
+        does not run it again; what another worker says about it is about a job that nobody knows, and counts for
         nothing. If the disk is full the client is told so, and the worker to stop.
         """
         job, position = attempt.part.job, self.journal.position
@@ -491,7 +483,7 @@ class Jobs:
         if service != job.service and not allowed:
             return 400, f"not allowed: worker {worker.name} does not offer {job.service}"
         connection = worker.connection
-        if connection is not None and connection.strict and not is_object(job):
+        if connection is not None and connection.strict and not _is_object(job):
             return 417, f"worker {worker.name} expects a JSON object, the request's body is none"
         return None
 
@@ -512,26 +504,17 @@ class Jobs:
         self.counts.unsent += 1
         self.journal.put(Returned(part.job.uuid, part.name))
 
-    def no_longer_meant(self, worker: WorkerEntry, now: float) -> None:
-        """``worker`` was expected after a restart and is not there: jobs for all do not wait for it."""
-        box = self.registry.mailboxes.get(worker.name)
-        for part in list(box) if box is not None else ():
-            if part.job.target.kind == "all" and not part.given:
-                self.withdraw(part)
-                error = f"worker {worker.name} has not come back since the broker was started again"
-                self.fail(part, 408, error, now)
+    # -- parts that come back ---------------------------------------------------------------------
 
-    # -- parts that come back -------------------------------------------------------------------
-
-    def give_back_lost(self, attempts: list[Attempt], why: str, now: float) -> None:
-        """The worker of these current attempts was lost with them.
+    def give_back_lost(self, attempts: list[Attempt], why: str, now: float, *, suspect: bool = True) -> None:
+        """The worker of these current attempts was lost with them, maybe because of one of them (``suspect``).
 
         What was lost most often before may have ended it; the others only happened to be there, so that it does not
         count for them.
         """
         most = max((len(attempt.part.lost) for attempt in attempts), default=0)
         for attempt in attempts:
-            self.give_back(attempt, LOSE, why, now, suspect=len(attempt.part.lost) == most)
+            self.give_back(attempt, LOSE, why, now, suspect=suspect and len(attempt.part.lost) == most)
 
     def give_back(self, attempt: Attempt, event: str, why: str, now: float, *, suspect: bool = False) -> None:
         """The worker of a current attempt is lost (LOSE), or does not know the job (FORGET): to another one, where that
@@ -566,14 +549,7 @@ class Jobs:
             return
         self.returned.append(part)
 
-    def adopt(self, part: Part, worker: WorkerEntry, now: float) -> Attempt:
-        """A worker that was given up speaks of a part that waits: it still has it."""
-        self.withdraw(part)
-        number = part.given[worker.name]
-        self.journal.put(Dispatched(part.job.uuid, part.name, worker.name, number))
-        return self.begin(part, worker, number, ADOPT, now)
-
-    # -- parts that are taken back --------------------------------------------------------------
+    # -- parts that are taken back ----------------------------------------------------------------
 
     def _share(self, service: Service, now: float) -> None:
         """Somebody of ``service`` has nothing to do: what others have not begun in a while is taken back for it."""
@@ -617,7 +593,7 @@ class Jobs:
         if attempt.request(Command.DELETE, bodies.UNBEGUN):
             attempt.asked = now
 
-    # -- attempts -------------------------------------------------------------------------------
+    # -- attempts ---------------------------------------------------------------------------------
 
     def begin(self, part: Part, worker: WorkerEntry, number: int, event: str, now: float) -> Attempt:
         """A part that stands in no queue is in the hands of ``worker`` from now on; ``event``: POST, PROBE or ADOPT."""
@@ -629,6 +605,18 @@ class Jobs:
         part.given[worker.name] = number
         self.move(attempt, event)
         return attempt
+
+    def attempt_at(self, part: Part, worker: WorkerEntry, now: float) -> Attempt:
+        """What a worker that was given ``part`` and holds nothing for it here has to do with it: its result may come.
+
+        When the part waits the worker, which was given up, still has it.
+        """
+        number = part.given[worker.name]
+        if part.state != WAITING:
+            return Attempt(part, worker, number, now)
+        self.withdraw(part)
+        self.journal.put(Dispatched(part.job.uuid, part.name, worker.name, number))
+        return self.begin(part, worker, number, ADOPT, now)
 
     def move(self, attempt: Attempt, event: str) -> None:
         """Go on to the state that ``event`` leads to.
@@ -645,32 +633,31 @@ class Jobs:
             worker.attempts[uuid] = attempt
         elif after == RELEASED:
             del worker.attempts[uuid]
-            self.drop_content(attempt)
+            self._drop_content(attempt)
         took, takes = before in TAKES_SLOT, after in TAKES_SLOT
         if takes and not took:
-            self._take_credit(worker)
+            worker.busy += 1
+            idle = worker.service.idle
+            if worker.busy < worker.slots and worker in idle:
+                idle.move_to_end(worker)
+            else:
+                self.registry.refresh(worker)
         elif took and not takes:
-            self.return_credit(worker)
+            worker.busy -= 1
+            self.free(worker)
 
-    def _take_credit(self, worker: WorkerEntry) -> None:
-        worker.busy += 1
-        idle = worker.service.idle
-        if worker.busy < worker.slots and worker in idle:
-            idle.move_to_end(worker)
-        else:
-            self.registry.refresh(worker)
-
-    def drop_content(self, attempt: Attempt) -> None:
+    def _drop_content(self, attempt: Attempt) -> None:
         """What was streamed for a client that gets it as one result is not needed any more."""
         if attempt.content is not None:
             attempt.part.job.size -= len(attempt.content)
             self.open_bytes -= len(attempt.content)
             attempt.content = None
 
-    def accept(self, attempt: Attempt, body: Body = None, *, told: bool = True) -> None:
+    def accept(self, attempt: Attempt, body: Body = None, *, told_so: bool = True) -> None:
         """The worker of a current attempt has the job, by whatever it said; ``body`` is that of its 201.
 
-        The client is told so once, in front of every event: 201. It is not (``told``) when the result is there already.
+        The client is told so once, in front of every event: 201. It is not (``told_so``) when the result is there
+        already.
         """
         entered = attempt.state in ENTERED
         self.move(attempt, ACCEPT)
@@ -683,9 +670,8 @@ class Jobs:
             # an older token may have been echoed: the store knows the attempt under way only
             self.journal.put(Accepted(job.uuid, part.name, part.given[worker.name]))
         self.tell("accepted", job, worker.name, attempt.number)
-        if told:
-            body = body or bodies.accepted(job.uuid, worker.service.name, worker.name)
-            self.responders.of(job.client).accepted(job, body)
+        if told_so:
+            told.accepted(job, body or bodies.accepted(job.uuid, worker.service.name, worker.name))
 
     def cancel(self, attempt: Attempt, now: float) -> None:
         """The part is not this worker's any more: it has to stop, if it can be told.
@@ -723,7 +709,7 @@ class Jobs:
             said = attempt.worker.tasks.get(task)
         return said is not False
 
-    # -- results --------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------
 
     def record(self, attempt: Attempt, status: int, body: bytes, now: float) -> None:
         """The worker of ``attempt`` brought the first final result of a part."""
@@ -763,7 +749,7 @@ class Jobs:
         current, part.current = part.current, None
         part.settle(worker, status, body)
         if current is not None:
-            self.drop_content(current)
+            self._drop_content(current)
         if at:
             self.registry.count(at, part.ended)
         job.size += len(body)
@@ -775,7 +761,7 @@ class Jobs:
         self.journal.put(Finished(job.uuid, part.name, worker, number, status, body, closes))
         part.after = self.journal.position
         self.tell("finished", job, worker, number, status, body, len(body), part.ended)
-        self.responders.of(job.client).recorded(part, announcement)
+        told.recorded(self, part, announcement)
         if not job.open:
             self.close(job, closes, now)
         if current is not None and current.state in CURRENT:
@@ -795,10 +781,10 @@ class Jobs:
         safe, self.safe = self.safe, {}
         for worker, uuids in safe.items():
             if worker.connection is not None:  # else it asks again when it is back
-                worker.connection.recorded(uuids, self.journal.position)
+                worker.connection.tell(bodies.RECORDED, uuids, self.journal.position)
         return inf
 
-    # -- a job ----------------------------------------------------------------------------------
+    # -- a job ends -------------------------------------------------------------------------------
 
     def close(self, job: Job, ended: str, now: float) -> None:
         """Every part is final; ``ended`` is what that makes of the job, see ``end_of``."""
@@ -807,14 +793,10 @@ class Jobs:
         self.counts.ended(ended)
         self.tasks.ended(job, now)
         job.closed_at, job.after = now, self.journal.position
-        self.timers.cancel(job.timer)
-        job.timer = None
-        self.responders.of(job.client).closed(job)
-        self.open_jobs -= 1
-        self.open_bytes -= job.size
-        job.client.open -= 1
+        self._uncount_open(job)
+        told.closed(job)
         job.drop_body()
-        self.closed_jobs.add(job)
+        closed_jobs.keep(self, job)
         kind = ended if ended in (CANCELLED, EXPIRED) else "closed"
         status = max(part.status for part in job.parts.values())
         self.tell(kind, job, status=status, ended=ended)
@@ -822,15 +804,28 @@ class Jobs:
     def remove(self, job: Job) -> None:
         """A job that never was; it stands in no queue, and no worker has it."""
         self.tasks.removed(job)
-        self.timers.cancel(job.timer)
         if job.state != OPEN:
-            self.closed_jobs.remove(job)
+            closed_jobs.remove(self, job)
             return
-        self.open_jobs -= 1
         self.open_parts -= job.open
+        self._uncount_open(job)
+        self.owe_nothing(job)
+
+    def _uncount_open(self, job: Job) -> None:
+        self.timers.cancel(job.timer)
+        job.timer = None
+        self.open_jobs -= 1
         self.open_bytes -= job.size
         job.client.open -= 1
-        self.closed_jobs.owe_nothing(job)
+
+    def owe_nothing(self, job: Job) -> None:
+        """The job's client is owed nothing because of it any more."""
+        job.client.owed.pop(job.uuid, None)
+        self.registry.tidy_client(job.client)
+
+
+def _waiting_of(job: Job) -> list[Part]:
+    return [part for part in job.parts.values() if part.state == WAITING]
 
 
 def end_of(job: Job) -> str:
@@ -841,3 +836,15 @@ def end_of(job: Job) -> str:
 def _absence_told_at(job: Job) -> float:
     """When its client is to hear that nobody is there, if that is so until then."""
     return job.deadline - min(_EARLY_S, _EARLY_PART * job.ttl_s)
+
+
+def _is_object(job: Job) -> bool:
+    """True when the job's body is a JSON object in UTF-8: deployed workers do not survive anything else."""
+    try:
+        if job.task in ("", bodies.UNREADABLE):
+            return isinstance(read_json(job.body), dict)
+        if not job.body.isascii():  # task was read from it: it is an object
+            job.body.decode()
+    except (UnicodeError, msgspec.MsgspecError):
+        return False
+    return True

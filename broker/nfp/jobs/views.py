@@ -1,23 +1,36 @@
-"""Read views of the tables, for management and people: values of one moment, with which nothing can be changed.
+"""Read views of the tables, for management and people: values of one moment, with which nothing can be changed; and
+jobs that people look for, by filters and a text, the newest job first, a slice at a time.
 
-Ages are in seconds.
+A broker keeps tens of thousands of jobs and has others to serve meanwhile: each of ``JobSearch.steps`` looks at
+``SLICE`` of them, and whoever searches lets the loop do something else in between. Closed jobs that are in the store
+only are read where a worker or a text is looked for, and where they are to be told of. Ages are in seconds.
 """
 
 # compiled: mypyc
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
+from broker.nfp.jobs import closed_jobs
 from broker.nfp.jobs.config import DispatchConfig
-from broker.nfp.jobs.machine import EXPECTED, FINAL, OPEN
+from broker.nfp.jobs.machine import EXPECTED, FINAL, OPEN, STORED
 from broker.nfp.jobs.model import Client, Job, Part, Service, WorkerEntry
-from broker.nfp.jobs.registry import WorkerRegistry
+from broker.nfp.jobs.registry import Registry
+from broker.nfp.jobs.schedule import Jobs
 from broker.nfp.names import Dialect
-from broker.nfp.outcome import END_STATES
+from broker.nfp.outcome import DONE, END_STATES
 from broker.nfp.targets import Target
+
+SLICE: int = 500
+"""Jobs looked at in one go: about a millisecond, five when a text is looked for."""
+READ_MAX_BYTES: int = 4 * 1024 * 1024
+"""What those that are read from the store in one go may have in all; the last one may be larger."""
+READ_BYTES: Final = 64 * 1024
+"""What reading costs besides, as if it were bytes: 64 jobs in one go, some two milliseconds."""
 
 
 class WorkerView(NamedTuple):
@@ -142,9 +155,7 @@ class FoundJob(NamedTuple):
     results: list[ResultView]
 
 
-def worker_view(
-    worker: WorkerEntry, registry: WorkerRegistry, config: DispatchConfig, now: float
-) -> WorkerView:
+def worker_view(worker: WorkerEntry, registry: Registry, config: DispatchConfig, now: float) -> WorkerView:
     """One worker."""
     box = registry.mailboxes.get(worker.name)
     ended = registry.ended.get(worker.name, Counter())
@@ -243,3 +254,136 @@ def result_views(job: Job) -> list[ResultView]:
         for part in job.parts.values()
         if part.state == FINAL
     ]
+
+
+# -- looked for -------------------------------------------------------------------------------------
+
+
+class JobFilter(NamedTuple):
+    """Which jobs are meant; what is empty, or None, excludes none."""
+
+    service: str = ""
+    """"all" excludes none, too."""
+    task: str = ""
+    states: frozenset[str] = frozenset()
+    worker: str = ""
+    """Who has a part of it, had it last, or is the one it is for."""
+    client: str = ""
+    holder: str = ""
+    text: str = ""
+    """What its id, its arguments or one of its errors contains, whatever the case of ASCII letters."""
+    since_s: float | None = None
+    """Submitted then or later: seconds ago."""
+    until_s: float | None = None
+    """Submitted earlier than that: seconds ago."""
+
+
+Tell = Callable[[JobView, list[ResultView]], Any]
+
+
+class JobSearch:
+    """One search.
+
+    Args:
+        jobs: the dispatcher's. which: what is looked for.
+        may_see: whether the searcher may see jobs of a holder. limit: how many are returned.
+        now: as of the dispatcher. tell: what is returned of each.
+
+    Attributes:
+        found: what is told of the first ``limit``, the newest first.
+        total: how many there are.
+        states, services: how many of each.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        which: JobFilter,
+        may_see: Callable[[str], bool],
+        limit: int,
+        now: float,
+        tell: Tell,
+    ) -> None:
+        self.found: list[Any] = []
+        self.total = 0
+        self.states: Counter[str] = Counter()
+        self.services: Counter[str] = Counter()
+        self._jobs = jobs
+        self._uuids = list(jobs.by_uuid)
+        self._which = which
+        self._may_see = may_see
+        self._limit = limit
+        self._now = now
+        self._tell = tell
+        self._needles = _needles(which.text)
+        self._from = now - which.since_s if which.since_s is not None else None
+        self._to = now - which.until_s if which.until_s is not None else None
+
+    def steps(self) -> Iterator[None]:
+        """Look at all jobs that are there now; whoever takes the steps does something else after each.
+
+        Raises:
+            NotStored: the store cannot be read.
+        """
+        while self._uuids:
+            self._look()
+            if self._uuids:
+                yield
+
+    def _look(self) -> None:
+        """Look at the next ones."""
+        weight = 0
+        for _ in range(min(SLICE, len(self._uuids))):
+            job = self._jobs.by_uuid.get(self._uuids.pop())
+            if job is None or not self._may_be_meant(job):  # None: it was forgotten meanwhile
+                continue
+            if job.state == STORED and self._needs_all():
+                weight += READ_BYTES + job.size + job.dropped
+                closed_jobs.read(self._jobs, job.uuid)
+            if self._is_meant(job):
+                self._count(job)
+            if weight > READ_MAX_BYTES:
+                break
+        closed_jobs.put_back(self._jobs)
+
+    def _needs_all(self) -> bool:
+        """Whether all of a job is needed, to know whether it is meant or to tell of it."""
+        return bool(self._which.worker or self._needles) or len(self.found) < self._limit
+
+    def _count(self, job: Job) -> None:
+        self.total += 1
+        self.states[job.outcome] += 1
+        self.services[job.service] += 1
+        if len(self.found) < self._limit:
+            view = job_view(job, self._jobs.config.result_ttl_s, self._now)
+            self.found.append(self._tell(view, result_views(job)))
+
+    def _may_be_meant(self, job: Job) -> bool:
+        which = self._which
+        return (
+            which.service in ("", "all", job.service)
+            and which.task in ("", job.task)
+            and (not which.states or job.outcome in which.states)
+            and which.client in ("", job.client.name)
+            and which.holder in ("", job.holder)
+            and (self._from is None or job.added_at >= self._from)
+            and (self._to is None or job.added_at < self._to)
+            and self._may_see(job.holder)
+        )
+
+    def _is_meant(self, job: Job) -> bool:
+        """Whether one that may be meant is."""
+        worker = self._which.worker
+        whose = (part_worker(part) or part.name for part in job.parts.values())
+        return (not worker or worker in whose) and (not self._needles or self._says(job))
+
+    def _says(self, job: Job) -> bool:
+        places = [job.uuid.encode(), job.body]
+        places += (part.body for part in job.parts.values() if part.ended not in ("", DONE))
+        return any(needle in place.lower() for place in places for needle in self._needles)
+
+
+def _needles(text: str) -> list[bytes]:
+    """``text`` as JSON may have written it: with and without escapes for what is not ASCII."""
+    written = {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
+    return [each.encode().lower() for each in sorted(written)] if text else []

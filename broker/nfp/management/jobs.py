@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from broker.nfp.contract import Call
-from broker.nfp.jobs.search import JobFilter, JobSearch
-from broker.nfp.jobs.views import JobView, ResultView
+from broker.nfp.jobs.views import JobFilter, JobSearch, JobView, ResultView
 from broker.nfp.management.questions import Refused, Table, arguments, split
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain, part_state

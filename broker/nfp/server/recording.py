@@ -192,7 +192,7 @@ class Recording(WingFeed):
     # -- who is there ----------------------------------------------------------------------------
 
     def worker_changed(self, worker: WorkerEntry, here: bool) -> None:
-        """See ``WorkerRegistry.on_change``."""
+        """See ``Registry.on_change``."""
         wire = worker.connection
         if not self.active or wire is None:
             return

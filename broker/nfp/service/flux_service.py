@@ -25,8 +25,7 @@ from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job
 from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.frames import Packet
-from broker.nfp.jobs.search import JobSearch
-from broker.nfp.jobs.views import FoundJob, JobView, ResultView
+from broker.nfp.jobs.views import FoundJob, JobSearch, JobView, ResultView
 from broker.nfp.management.event_bus import BufferedEvent
 from broker.nfp.management.jobs import STATES, JobsWanted, job_row, listed, search, shown
 from broker.nfp.management.mmi import service_rows, worker_row, workers_of

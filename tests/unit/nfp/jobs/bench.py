@@ -10,8 +10,7 @@ from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.frames import Packet, decode, encode, status_text
 from broker.nfp.jobs import DispatchConfig, Dispatcher, JobView
-from broker.nfp.jobs.search import JobFilter, JobSearch
-from broker.nfp.jobs.views import FoundJob, ResultView
+from broker.nfp.jobs.views import FoundJob, JobFilter, JobSearch, ResultView
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import HeldJob, WorkerOpen
 from broker.nfp.principal import Principal, Standing

@@ -3,7 +3,7 @@
 from broker.nfp.access import Access, Key, TaskRule
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
-from broker.nfp.jobs.liveness import OFFERED_MAX
+from broker.nfp.jobs.workers import OFFERED_MAX
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import HeldJob, WorkerOpen
 from tests.tables import for_each
@@ -145,7 +145,7 @@ def test_what_open_said_is_kept_for_one_hold_time():
     assert ready(bench, soon) == 7
     bench.pass_time(2)
     assert ready(bench, late) == bench.config.credits
-    assert len(bench.dispatcher._liveness._offers) == 0
+    assert len(bench.dispatcher._workers._offers) == 0
 
 
 def test_opens_without_ready_fill_no_memory():
@@ -154,15 +154,15 @@ def test_opens_without_ready_fill_no_memory():
     peers = [FakePeer(f"w{number}") for number in range(5)]
     for peer in peers:
         bench.dispatcher.worker_opened(peer, many, bench.now)
-    assert len(bench.dispatcher._liveness._offers) == 3
+    assert len(bench.dispatcher._workers._offers) == 3
     # said anew: what it said before counts no more
     bench.dispatcher.worker_opened(peers[4], offered(1), bench.now)
     bench.dispatcher.worker_opened(peers[0], many, bench.now)
-    assert len(bench.dispatcher._liveness._offers) == 4
+    assert len(bench.dispatcher._workers._offers) == 4
     assert ready(bench, peers[4]) == 7
 
 
 def test_an_open_of_who_may_not_be_a_worker_is_not_kept():
     bench = Bench(access=Access(keys=[Key("K")]), config=DispatchConfig())
     bench.dispatcher.worker_opened(FakePeer("w1", key="K"), offered(1), bench.now)
-    assert len(bench.dispatcher._liveness._offers) == 0
+    assert len(bench.dispatcher._workers._offers) == 0

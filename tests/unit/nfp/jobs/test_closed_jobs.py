@@ -10,9 +10,9 @@ import pytest
 from broker.nfp.contract import NotStored
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
-from broker.nfp.jobs import search as search_room
+from broker.nfp.jobs import views as search_room
 from broker.nfp.jobs.machine import STORED
-from broker.nfp.jobs.search import JobFilter
+from broker.nfp.jobs.views import JobFilter
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Dispatched, Forgotten
 from tests.tables import for_each
@@ -245,14 +245,14 @@ def test_sizes_are_the_same_wherever_a_job_is_and_after_a_restart():
     assert sizes[0][0] > 10_000
     assert sizes[1][1] > 5000
     bench.end_turn()
-    kept = bench.dispatcher._jobs.closed_jobs.kept_bytes
+    kept = bench.dispatcher._jobs.kept_bytes
     for _ in range(2):
         assert len(in_the_store(bench)) == 2
         for uuid in in_the_store(bench):
             bench.find(uuid)
             assert bench.dispatcher._jobs.by_uuid[uuid].parts == {}
         assert [(order.size, order.dropped) for order in bench.dispatcher._jobs.by_uuid.values()] == sizes
-        assert bench.dispatcher._jobs.closed_jobs.kept_bytes == kept
+        assert bench.dispatcher._jobs.kept_bytes == kept
         bench.restart()
 
 
@@ -365,12 +365,12 @@ def test_what_is_owed_is_sent_once_the_store_can_be_read_and_one_that_left_meanw
     assert results(back) == []
     bench.lose(back)
     bench.pass_time(2)
-    assert len(bench.dispatcher._closed_jobs._unpaid) == 0
+    assert len(bench.dispatcher._jobs.unpaid) == 0
     back = back_again(bench)
     bench.journal.unreadable = ""
     bench.pass_time(1)
     assert results(back) == uuids
-    assert next(iter(bench.dispatcher._jobs.clients)).owed == {}
+    assert next(iter(bench.dispatcher._jobs.registry.clients.values())).owed == {}
 
 
 def test_every_part_is_owed_however_many_of_them_were_asked_for_since():

@@ -113,6 +113,6 @@ def test_a_closed_job_keeps_no_body_but_knows_it(restarted):
     for other in (body + b" ", body.replace(b"xx", b"yy"), b""):
         bench.post(client, uuid, body=other)
         assert story(client.take()) == ["400"]
-    assert 0 < state.closed_jobs.kept_bytes < 4096
+    assert 0 < state.kept_bytes < 4096
     bench.pass_time(bench.config.result_ttl_s + 1)
-    assert (state.closed_jobs.kept_bytes, len(state.by_uuid)) == (0, 0)
+    assert (state.kept_bytes, len(state.by_uuid)) == (0, 0)

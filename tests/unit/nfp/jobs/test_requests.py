@@ -308,7 +308,7 @@ def test_results_are_forgotten_for_room():
     kept = [uuid for uuid in uuids if bench.job(uuid) is not None]
     assert kept == uuids[-len(kept) :]
     assert len(kept) == 2
-    assert bench.dispatcher._jobs.closed_jobs.kept_bytes <= room
+    assert bench.dispatcher._jobs.kept_bytes <= room
 
 
 @for_each("most", [1, 3])
@@ -441,7 +441,7 @@ def test_management_of_workers_is_asked_of_those_that_have_it():
     bench.dispatcher.relay_mmi(client, packet, bench.now)
     bench.pass_time(10.1)
     assert story(client.take()) == ["408"]
-    assert len(bench.dispatcher._relays) == 0
+    assert len(bench.dispatcher._jobs.relays) == 0
 
 
 def test_dialect_is_the_requests():

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from broker.nfp.jobs import DispatchConfig
-from broker.nfp.jobs import search as search_room
+from broker.nfp.jobs import views as search_room
 from broker.nfp.jobs.model import BODY_KEPT_BYTES
-from broker.nfp.jobs.search import JobFilter
+from broker.nfp.jobs.views import JobFilter
 from broker.nfp.names import Command
 from tests.tables import for_each
 from tests.unit.nfp.jobs.bench import Bench, the

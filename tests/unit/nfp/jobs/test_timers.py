@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.nfp.jobs.timers import RETRY_S, Timers
+from broker.nfp.jobs.model import RETRY_S, Timers
 
 
 def test_one_that_fails_holds_up_no_other_and_is_called_again():

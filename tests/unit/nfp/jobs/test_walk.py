@@ -240,8 +240,8 @@ def test_what_was_gathered_of_one_worker_costs_nothing_once_another_brought_the_
     state = bench.dispatcher._jobs
     assert bench.job(uuid).state == "done"
     bench.answer(second, the(second.take(), Command.DELETE), 417)
-    assert (state.open_bytes, state.closed_jobs.kept_bytes) == (0, state.by_uuid[uuid].size)
-    assert state.closed_jobs.kept_bytes < 4096
+    assert (state.open_bytes, state.kept_bytes) == (0, state.by_uuid[uuid].size)
+    assert state.kept_bytes < 4096
 
 
 def test_an_empty_file_is_empty_for_a_client_of_the_text():

@@ -8,8 +8,8 @@ from broker.children.child import ENDS_MAX
 from broker.nfp.access import Access, Key, TaskRule
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
-from broker.nfp.jobs.liveness import GRID_S
 from broker.nfp.jobs.schedule import ACKNOWLEDGE_S
+from broker.nfp.jobs.workers import GRID_S
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import WorkerOpen
 from broker.nfp.records import Dispatched, Finished, Returned, WorkerLeft, WorkerSeen

@@ -8,7 +8,7 @@ import msgspec
 
 from broker.nfp.access import Access
 from broker.nfp.contract import Call, JobEvent
-from broker.nfp.jobs.counts import Counts
+from broker.nfp.jobs.config import Counts
 from broker.nfp.jobs.views import (
     ClientView,
     FoundJob,

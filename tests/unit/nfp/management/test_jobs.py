@@ -6,8 +6,7 @@ import json
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import Call
-from broker.nfp.jobs.search import JobFilter
-from broker.nfp.jobs.views import PartView, ResultView
+from broker.nfp.jobs.views import JobFilter, PartView, ResultView
 from broker.nfp.management import SERVICES, Questions
 from broker.nfp.management import jobs as room
 from broker.nfp.names import JOBS

@@ -10,7 +10,7 @@ from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.frames import Packet
-from broker.nfp.jobs.task_stats import TaskStats
+from broker.nfp.jobs.config import TaskStats
 from broker.nfp.jobs.views import FoundJob, JobView, PartView
 from broker.nfp.management.event_bus import EventBus
 from broker.nfp.names import Command, Dialect, Sender

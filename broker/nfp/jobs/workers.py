@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Final, NamedTuple
 
+from broker.nfp import bodies
 from broker.nfp.contract import FEATURES, NotStored, Peer
 from broker.nfp.frames import Packet
-from broker.nfp.jobs.client_requests import ClientRequests
-from broker.nfp.jobs.connections import WorkerConnection, connection_of, disconnect
+from broker.nfp.jobs import client_requests, closed_jobs, worker_messages
 from broker.nfp.jobs.machine import (
     ALIVE,
     ANNOUNCE,
@@ -29,13 +29,11 @@ from broker.nfp.jobs.machine import (
     LOST,
     STOPPING,
     STORED,
-    WAITING,
 )
-from broker.nfp.jobs.model import Attempt, WorkerEntry
-from broker.nfp.jobs.relays import Relays
+
+# a compiled NamedTuple needs the types of its fields
+from broker.nfp.jobs.model import Attempt, Timer, WorkerConnection, WorkerEntry, disconnect
 from broker.nfp.jobs.schedule import Jobs
-from broker.nfp.jobs.timers import Timer  # a compiled NamedTuple needs the types of its fields
-from broker.nfp.jobs.worker_messages import WorkerMessages
 from broker.nfp.names import Dialect
 from broker.nfp.opening import HeldJob, WorkerOpen
 from broker.nfp.records import WorkerLeft, WorkerSeen
@@ -49,13 +47,13 @@ DISCONNECT_S: Final = 1.0
 its kernel goes on."""
 TOLD_S: Final = 1.0
 """An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
+GRID_S: Final = 1 / 16
+"""Workers are looked at at multiples of this: what is due waits so long at most for the others."""
 _GOODBYE: Final = "said goodbye"
 _LOST: Final = "was lost"
 _SILENT: Final = "was silent too long"
 _LOSSES: Final = frozenset({_LOST, _SILENT})
 """Why a worker is dead that may have been ended by what it ran."""
-GRID_S: Final = 1 / 16
-"""Workers are looked at at multiples of this: what is due waits so long at most for the others."""
 
 
 class _Offer(NamedTuple):
@@ -64,16 +62,12 @@ class _Offer(NamedTuple):
     weight: int
 
 
-class Liveness:
+class Workers:
     """Who is there."""
 
-    def __init__(
-        self, jobs: Jobs, requests: ClientRequests, messages: WorkerMessages, relays: Relays
-    ) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._requests = requests
-        self._messages = messages
-        self._relays = relays
+        self._registry = jobs.registry
         self._offers: dict[Peer, _Offer] = {}
         self._offers_weight = 0
         self._told = Throttle(TOLD_S)
@@ -84,26 +78,26 @@ class Liveness:
 
     def of(self, peer: Peer) -> WorkerEntry | None:
         """The worker that is registered on this very connection."""
-        worker = self._jobs.registry.workers.get(peer.name)
+        worker = self._registry.workers.get(peer.name)
         if worker is None or worker.connection is None or worker.connection.peer is not peer:
             return None
         return worker
 
-    def opened(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
+    def open(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
         """OPEN of a worker: kept until its READY, for one hold time at most. After READY it is unexpected: False."""
         worker = self.of(peer)
         if worker is not None:
-            self.unexpected(worker, "OPEN after READY", now)
+            self._dismiss_unexpected(worker, "OPEN after READY", now)
             return False
         if peer in self._ended:
             self._offend(peer, "OPEN after DISCONNECT")
             return False
-        self._forget_offer(peer)
+        self._take_offer(peer)
         if not (peer.principal.owner or self._jobs.access.may_work(peer.principal)):
             return True  # its READY will be refused
         weight = 1 + len(offer.jobs) + len(offer.tasks) + len(offer.resources)
         while self._offers and self._offers_weight + weight > OFFERED_MAX:
-            self._forget_offer(next(iter(self._offers)))
+            self._take_offer(next(iter(self._offers)))
         timer = self._jobs.timers.at(now + self._jobs.config.hold_s, self._never_came, peer)
         self._offers[peer] = _Offer(offer, timer, weight)
         self._offers_weight += weight
@@ -111,10 +105,11 @@ class Liveness:
 
     def _never_came(self, peer: Peer, now: float) -> None:
         """Without its OPEN a late READY would register a worker that counts on what it has offered."""
-        self._forget_offer(peer)
+        self._take_offer(peer)
         peer.cut("no READY after OPEN")
 
-    def _forget_offer(self, peer: Peer) -> WorkerOpen:
+    def _take_offer(self, peer: Peer) -> WorkerOpen:
+        """What its OPEN said, which is forgotten."""
         offer = self._offers.pop(peer, None)
         if offer is None:
             return WorkerOpen()
@@ -124,123 +119,118 @@ class Liveness:
 
     def ready(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY: registers, once for each connection."""
-        registry = self._jobs.registry
-        worker = registry.workers.get(peer.name)
+        who, service = peer.principal, packet.service
+        worker = self._registry.workers.get(peer.name)
         if worker is not None and worker is self.of(peer):
-            self.unexpected(worker, "a second READY", now)
+            self._dismiss_unexpected(worker, "a second READY", now)
             return
         if peer in self._ended:
             self._offend(peer, "READY after DISCONNECT")
             return
-        if worker is not None and worker.key != peer.principal.key and worker.connection is not None:
+        others = worker is not None and worker.key != who.key
+        if others and worker is not None and worker.connection is not None:
             self._refuse(peer, packet, f"the name {peer.name} belongs to another key")
             return
-        if not self._jobs.access.may_offer(peer.principal, packet.service):
-            self._refuse(peer, packet, f"this key may not offer {packet.service}")
+        if not self._jobs.access.may_offer(who, service):
+            self._refuse(peer, packet, f"this key may not offer {service}")
             return
-        if worker is not None and worker.key != peer.principal.key:
-            self.declare_dead(worker, "was somebody else", now)  # who is away: names are proven before this
+        if worker is not None and (others or worker.service.name != service):
+            # who is away: names are proven before this
+            self._bury(worker, "was somebody else" if others else f"offers {service} now", now)
             worker = None
-        if worker is not None and worker.service.name != packet.service:
-            self.declare_dead(worker, f"offers {packet.service} now", now)
-            worker = None
-        offer = self._forget_offer(peer)
+        offer = self._take_offer(peer)
         if worker is None:
-            service = registry.service(packet.service, now)
-            worker = WorkerEntry(peer.name, service, packet.dialect, peer.principal.key, now)
-            registry.add(worker)
+            worker = WorkerEntry(
+                peer.name, self._registry.service(service, now), packet.dialect, who.key, now
+            )
+            self._registry.add(worker)
         self._register(worker, peer, packet, offer, now)
-
-    def _register(
-        self, worker: WorkerEntry, peer: Peer, packet: Packet, offer: WorkerOpen, now: float
-    ) -> None:
-        jobs = self._jobs
-        worker.dialect = packet.dialect
-        worker.holder = peer.principal.holder
-        worker.features = offer.features & FEATURES
-        worker.tasks = offer.tasks
-        jobs.registry.announced(worker, offer.resources)
-        usual = jobs.config.credits if packet.dialect is Dialect.NORFAB else 1
-        worker.slots = min(offer.credits or usual, jobs.config.credits_max)
-        worker.tx = worker.rx = 0
-        worker.sent = now
-        connection = connection_of(peer, packet.dialect, packet.service, worker.features)
-        if connection.lists:
-            worker.ahead = jobs.config.ahead
-        else:  # who names a limit is given no more, and the text's workers get one job at a time
-            deployed = packet.dialect is Dialect.NORFAB and not offer.credits
-            worker.ahead = jobs.config.ahead * worker.slots if deployed else 0
-        jobs.registry.arrived(worker, connection, now)
-        jobs.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
-        self._arm(worker, now)
-        self._reconcile(worker, offer, now)
-        self._requests.gathered(worker, now)
-        jobs.freed.append(worker)
 
     def _refuse(self, peer: Peer, packet: Packet, reason: str) -> None:
         self._jobs.counts.refused += 1
         self._jobs.on_refused(errno.EPERM)
-        peer.send(disconnect(packet.dialect, packet.service, reason))
+        disconnect(peer, packet.dialect, packet.service, reason)
+
+    def _register(
+        self, worker: WorkerEntry, peer: Peer, packet: Packet, offer: WorkerOpen, now: float
+    ) -> None:
+        jobs, config, deployed = self._jobs, self._jobs.config, packet.dialect is Dialect.NORFAB
+        worker.dialect = packet.dialect
+        worker.holder = peer.principal.holder
+        worker.features = offer.features & FEATURES
+        worker.tasks = offer.tasks
+        self._registry.announce(worker, offer.resources)
+        worker.slots = min(offer.credits or (config.credits if deployed else 1), config.credits_max)
+        worker.tx = worker.rx = 0
+        worker.sent = now
+        connection = WorkerConnection(peer, packet.dialect, packet.service, worker.features)
+        if connection.lists:
+            worker.ahead = config.ahead
+        else:  # who names a limit is given no more, and the text's workers get one job at a time
+            worker.ahead = config.ahead * worker.slots if deployed and not offer.credits else 0
+        self._registry.arrive(worker, connection, now)
+        jobs.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
+        self._arm(worker, now)
+        self._reconcile(worker, connection, offer, now)
+        client_requests.settle_gathered(jobs, worker, now)
+        jobs.freed.append(worker)
 
     # -- what it still has ----------------------------------------------------------------------
 
-    def _reconcile(self, worker: WorkerEntry, offer: WorkerOpen, now: float) -> None:
+    def _reconcile(
+        self, worker: WorkerEntry, connection: WorkerConnection, offer: WorkerOpen, now: float
+    ) -> None:
         """It was here before: what does it still have? Its OPEN says it, or it is asked for each job."""
-        connection = worker.connection
-        assert connection is not None
-        self._jobs.registry.unclaim(worker)
+        jobs = self._jobs
+        self._registry.unclaim(worker)
         missing: list[Attempt] = []
         for uuid, attempt in list(worker.attempts.items()):
             attempt.heard = now
             attempt.asked = 0.0
             if attempt.state == STOPPING:
-                self._jobs.move(attempt, LOSE)
+                jobs.move(attempt, LOSE)
             elif not connection.lists:
-                self._messages.ask(attempt, now)
+                worker_messages.ask(attempt, now)
             elif uuid not in offer.jobs:
                 missing.append(attempt)
-        self._jobs.give_back_lost(missing, "came back without the job", now)
-        if connection.lists:
-            may_begin = []
-            for uuid, held in offer.jobs.items():
-                if self._holds(worker, connection, uuid, held, now):
-                    may_begin.append(uuid)
-                self._jobs.closed_jobs.put_back()  # it may list all there are
-            if may_begin:
-                connection.confirm(may_begin, self._jobs.journal.position)
+        jobs.give_back_lost(missing, "came back without the job", now)
+        if not connection.lists:
+            return
+        may_begin = []
+        for uuid, held in offer.jobs.items():
+            if self._holds(worker, connection, uuid, held, now):
+                may_begin.append(uuid)
+            closed_jobs.put_back(jobs)  # it may list all there are
+        if may_begin:
+            connection.tell(bodies.CONFIRMED, may_begin, jobs.journal.position)
 
     def _holds(
         self, worker: WorkerEntry, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
     ) -> bool:
         """What is true of a job that ``worker`` lists. True: it is this worker's, has not begun, and may."""
-        jobs = self._jobs
+        jobs, registry = self._jobs, self._registry
         waits, done = held.state == "waiting", held.state == "done"
         job = jobs.by_uuid.get(uuid)
         if done and job is not None and job.state == STORED:
-            # nobody waits for its result: it need not be read
-            jobs.acknowledge(worker, uuid)
+            jobs.acknowledge(worker, uuid)  # nobody waits for its result: it need not be read
             return False
         try:
-            job = jobs.closed_jobs.read(uuid)
+            job = closed_jobs.read(jobs, uuid)
         except NotStored:  # it says so again when it is back
             jobs.counts.unroutable += 1
             return False
         part = job.given_to(worker.name) if job is not None else None
         if job is None or part is None:
-            jobs.registry.claim(worker, uuid)
+            registry.claim(worker, uuid)
             part = job.parts.get("") if job is not None else None
-            if part is not None and part.queue is not None and jobs.registry.claimant(part) is worker:
+            if part is not None and part.queue is not None and registry.claimant(part) is worker:
                 jobs.withdraw(part)
                 jobs.place(part, now, front=True)
             return False
         if done and part.state == FINAL:
             jobs.acknowledge(worker, uuid)
             return False
-        attempt = worker.attempts.get(uuid)
-        if attempt is None and part.state == WAITING:
-            attempt = jobs.adopt(part, worker, now)
-        elif attempt is None:
-            attempt = Attempt(part, worker, part.given[worker.name], now)
+        attempt = worker.attempts.get(uuid) or jobs.attempt_at(part, worker, now)
         if attempt.state in CURRENT:
             if not waits or jobs.asks_first(attempt):
                 jobs.accept(attempt)
@@ -250,12 +240,12 @@ class Liveness:
             jobs.cancel(attempt, now)
             return False
         if done and not connection.pushes:  # who pushes it sends it anyway
-            self._messages.ask(attempt, now)
+            worker_messages.ask(attempt, now)
         return waits
 
     # -- being there ----------------------------------------------------------------------------
 
-    def heard(self, worker: WorkerEntry, now: float) -> None:
+    def hear(self, worker: WorkerEntry, now: float) -> None:
         """Any frame of it (NFP, "Keepaliving": any command acts as a keepalive)."""
         worker.heard = now
         self._unchoke(worker)
@@ -263,16 +253,14 @@ class Liveness:
     def _unchoke(self, worker: WorkerEntry) -> None:
         if worker.choked:
             worker.choked = False
-            self._jobs.has_room(worker)
+            self._jobs.free(worker)
 
     def _arm(self, worker: WorkerEntry, now: float) -> None:
         config, timers = self._jobs.config, self._jobs.timers
         if worker.state == ALIVE:
             when = max(now, min(worker.sent + config.keepalive_s, worker.heard + config.hold_s))
-        elif worker.state == LOST:
-            when = worker.since + config.grace_s
         else:
-            when = worker.since + config.hold_s
+            when = worker.since + (config.grace_s if worker.state == LOST else config.hold_s)
         timers.cancel(worker.timer)
         # on a grid: a crowd of workers wakes the broker a few times a second, not once for each of them
         worker.timer = timers.at(ceil(when / GRID_S) * GRID_S, self._look, worker)
@@ -281,23 +269,23 @@ class Liveness:
         worker.timer = None
         config, connection = self._jobs.config, worker.connection
         if connection is None:
-            self.declare_dead(worker, _LOST, now)
+            self._bury(worker, _LOST, now)
             return
         # sums, as the timer was set with: the difference may be less than an interval that is over, by rounding
         if now >= worker.heard + config.hold_s:
             self._dismiss(connection, f"nothing heard for {now - worker.heard:.1f} s", now)
-            self.declare_dead(worker, _SILENT, now)
+            self._bury(worker, _SILENT, now)
             return
         if now >= worker.sent + config.keepalive_s:
             worker.tx += connection.keepalive()
             worker.sent = now
-        self._messages.look_after(worker, now)
+        worker_messages.look_after(self._jobs, worker, now)
         self._unchoke(worker)
         self._arm(worker, now)
 
     def _dismiss(self, connection: WorkerConnection, reason: str, now: float) -> None:
         """DISCONNECT: it has to end the connection, or to register anew on it."""
-        connection.disconnect(reason)
+        disconnect(connection.peer, connection.dialect, connection.service, reason)
         self._jobs.timers.at(now + DISCONNECT_S, self._cut_unregistered, connection.peer)
 
     def _cut_unregistered(self, peer: Peer, now: float) -> None:
@@ -307,100 +295,93 @@ class Liveness:
 
     # -- going ----------------------------------------------------------------------------------
 
-    def unregistered(self, peer: Peer, packet: Packet, now: float) -> None:
+    def invite(self, peer: Peer, packet: Packet, now: float) -> None:
         """Somebody speaks as a worker that is none here: DISCONNECT makes it register at once."""
         if peer in self._ended:
             self._offend(peer, f"{packet.command.name} after DISCONNECT")
             return
         self._jobs.counts.unexpected += 1
-        if not self._told.admits(peer.name, now):
-            return
-        peer.send(disconnect(packet.dialect, packet.service or "unknown", "not registered"))
-        self._jobs.offended(peer, "unexpected", f"{packet.command.name} without READY")
+        if self._told.admits(peer.name, now):
+            disconnect(peer, packet.dialect, packet.service or "unknown", "not registered")
+            self._jobs.offended(peer, "unexpected", f"{packet.command.name} without READY")
 
-    def unexpected(self, worker: WorkerEntry, what: str, now: float) -> None:
+    def _dismiss_unexpected(self, worker: WorkerEntry, what: str, now: float) -> None:
         """A valid command at a wrong time: DISCONNECT, and nothing more to it (NFP, "Opening and Closing").
 
         It has to come back on a new connection; whatever it says on this one counts against it.
         """
         connection = worker.connection
-        if connection is not None:
-            self._dismiss(connection, what, now)
-            self._ended.add(connection.peer)
-        self.mark_lost(worker, now)
-        if connection is not None:
-            self._offend(connection.peer, what)
+        assert connection is not None
+        self._dismiss(connection, what, now)
+        self._ended.add(connection.peer)
+        self._lose(worker, now)
+        self._offend(connection.peer, what)
 
     def _offend(self, peer: Peer, what: str) -> None:
         self._jobs.counts.unexpected += 1
         self._jobs.offended(peer, "unexpected", what)
 
-    def goodbye(self, worker: WorkerEntry, now: float) -> None:
+    def leave(self, worker: WorkerEntry, now: float) -> None:
         """DISCONNECT. Our workers mean it; deployed ones reconnect at once and still run what they have."""
         if worker.connection is not None and worker.connection.lists:
-            self.declare_dead(worker, _GOODBYE, now)
+            self._bury(worker, _GOODBYE, now)
         else:
-            self.mark_lost(worker, now)
+            self._lose(worker, now)
 
-    def gone(self, peer: Peer, now: float) -> None:
+    def lose(self, peer: Peer, now: float) -> None:
         """The connection is lost."""
-        self._forget_offer(peer)
+        self._take_offer(peer)
         self._ended.discard(peer)
         worker = self.of(peer)
         if worker is not None:
-            self.mark_lost(worker, now)
+            self._lose(worker, now)
             seen = WorkerSeen(worker.name, worker.service.name, worker.dialect, worker.key, lost=True)
             self._jobs.journal.put(seen)
 
-    def mark_lost(self, worker: WorkerEntry, now: float) -> None:
+    def _lose(self, worker: WorkerEntry, now: float) -> None:
         """Nothing can be sent to it any more; it may be back within its grace."""
-        self._jobs.registry.left(worker, now)
-        self._relays.gone(worker)
+        self._registry.leave(worker, now)
+        client_requests.will_not_answer(self._jobs, worker)
         self._arm(worker, now)
 
-    def declare_dead(self, worker: WorkerEntry, why: str, now: float) -> None:
+    def _bury(self, worker: WorkerEntry, why: str, now: float) -> None:
         """It is dead: what it has goes to others."""
         jobs = self._jobs
-        jobs.registry.left(worker, now)
-        self._relays.gone(worker)
+        self._registry.leave(worker, now)
+        client_requests.will_not_answer(jobs, worker)
         jobs.timers.cancel(worker.timer)
         worker.timer = None
-        if why != _GOODBYE:
-            jobs.counts.died += 1
+        jobs.counts.died += why != _GOODBYE
         for attempt in list(worker.attempts.values()):
             if attempt.state == STOPPING:
-                self._jobs.move(attempt, LOSE)
-        held = list(worker.attempts.values())
-        if why in _LOSSES:
-            self._jobs.give_back_lost(held, why, now)
-        else:
-            for attempt in held:
-                self._jobs.give_back(attempt, LOSE, why, now)
+                jobs.move(attempt, LOSE)
+        jobs.give_back_lost(list(worker.attempts.values()), why, now, suspect=why in _LOSSES)
         expected = worker.state == EXPECTED
-        jobs.registry.remove(worker, now)
+        self._registry.remove(worker)
         jobs.journal.put(WorkerLeft(worker.name))
         if expected:
-            self._jobs.no_longer_meant(worker, now)
+            jobs.no_longer_meant(worker, now)
 
     def disconnect(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
         """DISCONNECT these workers, all of them with None; those that are waited for are not there."""
-        workers = self._jobs.registry.workers
+        workers = self._registry.workers
         found = []
         for name in list(workers) if names is None else names:
             worker = workers.get(name)
             if worker is not None and worker.connection is not None:
                 found.append(name)
                 self._dismiss(worker.connection, reason, now)
-                self.mark_lost(worker, now)
+                self._lose(worker, now)
         return found
 
-    def expect(self, worker: WorkerEntry, now: float, *, lost: bool) -> None:
-        """After a restart: ``worker`` was there before and may be back within a hold time.
+    def expect(self, seen: WorkerSeen, now: float) -> None:
+        """After a restart: this worker was there before and may be back within a hold time.
 
-        One that was ``lost`` by then has its grace, and does not count for "all".
+        One that was lost by then has its grace, and does not count for "all".
         """
-        if lost:
+        service = self._registry.service(seen.service, now)
+        worker = WorkerEntry(seen.name, service, seen.dialect, seen.key, now)
+        if seen.lost:
             worker.step(LEAVE)
-        worker.since = now
-        self._jobs.registry.add(worker)
+        self._registry.add(worker)
         self._arm(worker, now)
