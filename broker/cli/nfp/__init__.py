@@ -3,7 +3,7 @@
     broker     run a broker of NFP
     worker     offer the tasks of a Python file as a service
     up         the broker and workers that an inventory's topology names
-    run        have a task run, with progress, and print its results
+    run        have a task run, with its events, and print its results
     jobs       list, show, cancel jobs, and take up their results
     services   services, workers and clients of a broker
     events     what happens to jobs, as it happens
@@ -27,7 +27,7 @@ VERBS: Final = {
     "broker": "a broker of NFP, alone or attached to a broker of this machine",
     "worker": "offer the tasks of a Python file as a service",
     "up": "start and look after what an inventory's topology names",
-    "run": "have a task run, with progress, and print its results",
+    "run": "have a task run, with its events, and print its results",
     "jobs": "list, show and cancel jobs, take up their results",
     "services": "services, workers and clients",
     "events": "what happens to jobs, as it happens",

@@ -11,7 +11,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
 from broker.cli.journal.shared_options import clock, moment_ns
-from broker.cli.nfp.run import until_done
+from broker.cli.nfp.following import until_done
 from broker.cli.nfp.session import short, with_session
 from broker.cli.screen import Screen, compact, duration
 from broker.nfp.client import NfpClient, RequestFailed

@@ -10,7 +10,7 @@ import typer
 from broker.cli import options
 from broker.cli.content import keywords, value_of
 from broker.cli.exits import OK, UsageError
-from broker.cli.nfp.following import follow, show_answers, show_results
+from broker.cli.nfp.following import until_done
 from broker.cli.nfp.session import NfpSession, with_session
 from broker.cli.screen import Screen
 from broker.nfp.client import Job, NfpClient
@@ -87,24 +87,6 @@ async def _detach(job: Job, screen: Screen) -> int:
         raise job.error
     screen.record({"uuid": job.uuid, "status": job.status}, job.uuid)
     return OK
-
-
-async def until_done(job: Job, screen: Screen, *, shown: bool) -> int:
-    """Follow ``job`` and print its results.
-
-    Raises:
-        JobError: how it ended, after the results that came were printed.
-    """
-    left = await follow(job, screen, shown=shown)
-    if left is not None:
-        return left
-    if job.missing:
-        screen.note("nfp", f"not there: {', '.join(job.missing)}")
-    show = show_answers if job.service in ASKED_BY_MMI else show_results
-    code = show(screen, job.results)
-    if job.error is not None:
-        raise job.error
-    return code
 
 
 def main(argv: list[str]) -> int:

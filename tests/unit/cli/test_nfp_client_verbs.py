@@ -249,8 +249,7 @@ def test_what_workers_say_stays_on_its_line(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     said = "really?\nheadgate: forged\x1b[2J"
     body = {"extras": {"input_request": {"id": "1", "question": said}}}
-    display = following.JobDisplay(Screen(False), None, shown=False)
-    asyncio.run(following._answer(None, Event("input_request", "w2", said, body), display))
+    asyncio.run(following.answer(None, Event("input_request", "w2", said, body), Screen(False)))
     events.show(Screen(False), Event(GAP, message=said))
     told = capsys.readouterr().err
     assert told.count("\n") == 2
