@@ -152,14 +152,19 @@ class Screen:
         self.draw(build_table(heads, rows, styles))
 
     def records(
-        self, heads: Row, values: Sequence[Mapping[str, Any]], rows: Sequence[Row], narrow: Row | None = None
+        self,
+        heads: Row,
+        values: Sequence[Mapping[str, Any]],
+        rows: Sequence[Row],
+        narrow: Row | None = None,
+        style_of: Callable[[Row], str] | None = None,
     ) -> None:
         """``values`` as JSON lines with ``--json``, else ``rows`` as a table."""
         if self.as_json:
             for value in values:
                 self.line(compact(value))
         else:
-            self.table(heads, rows, narrow=narrow)
+            self.table(heads, rows, style_of, narrow)
 
 
 def build_table(heads: Row, rows: Sequence[Row], styles: Sequence[str]) -> RenderableType:

@@ -11,7 +11,7 @@ import pytest
 
 import broker.nfp
 from tests.live.ports import free_endpoint
-from tests.live.starter import NFP_MANAGE, ran
+from tests.live.starter import NFP_SERVICES, ran
 from tests.story.test_readme_nfp import program, run, until
 
 pytestmark = [pytest.mark.story, pytest.mark.patient]
@@ -55,8 +55,8 @@ def shell(env: dict[str, str], script: str) -> str:
 
 
 def wait_for_worker(env: dict[str, str]) -> None:
-    words = [*HEADGATE, "nfp", "manage", "show", "workers", "-s", "lab", "--json"]
-    while '"state":"alive"' not in ran(words, loads=NFP_MANAGE, env=env).stdout:
+    words = [*HEADGATE, "nfp", "services", "lab", "--json"]
+    while '"state":"alive"' not in ran(words, loads=NFP_SERVICES, env=env).stdout:
         time.sleep(0.2)
 
 

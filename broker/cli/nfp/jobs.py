@@ -100,21 +100,13 @@ async def list_(
     asked = {name: value for name, value in wanted.items() if value != ""}
     told = await client.mmi("list", service=JOBS, kwargs={**asked, "limit": limit})
     found = told["jobs"]
-    if screen.as_json:
-        screen.records(JOB_HEADS, found, [])
-    else:
-        show_jobs(screen, found)
+    screen.records(JOB_HEADS, found, [job_row(job) for job in found], NARROW_HEADS, _style)
     more = told.get("total", len(found)) - len(found)
     if more > 0:
         screen.note("nfp jobs", f"{more} more; --limit shows up to 1000")
     elif told.get("more"):
         screen.note("nfp jobs", "older jobs were not looked at")
     return OK
-
-
-def show_jobs(screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of jobs."""
-    screen.table(JOB_HEADS, [job_row(job) for job in jobs], _style, NARROW_HEADS)
 
 
 def _style(row: Sequence[str]) -> str:

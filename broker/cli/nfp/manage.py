@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.nfp.jobs import JOB_HEADS, job_row
-from broker.cli.nfp.services import (
-    CLIENT_HEADS,
-    SERVICE_HEADS,
-    WORKER_HEADS,
-    client_row,
-    service_row,
-    worker_row,
-)
 from broker.cli.nfp.session import short, with_session
 from broker.cli.screen import Screen, compact
 from broker.nfp.client import NfpClient, RequestFailed
@@ -26,7 +17,6 @@ from broker.nfp.names import MMI_BROKER, MMI_WORKER, Code
 
 EXAMPLES = (
     "headgate nfp manage show                   the broker: address, time, workers, counters",
-    "headgate nfp manage show workers --json | jq -r .name",
     "headgate nfp manage restart                its jobs are kept, workers and clients come back",
     "headgate nfp manage disconnect w1          w1 has to register anew",
     "headgate nfp manage unpin w1               another key may use the name w1",
@@ -37,47 +27,27 @@ EXAMPLES = (
 
 app = options.application("nfp manage")
 command = with_session("manage")
+Function = StrEnum(
+    "Function", ["show_broker", "show_workers", "show_clients", "restart", "shutdown", "disconnect"]
+)
+"""What a worker may be asked."""
 
 
 class BrokerPart(StrEnum):
-    """What a broker can show."""
+    """What a broker can show of itself; its services, workers, clients and jobs are verbs of their own."""
 
     BROKER = "broker"
-    CLIENTS = "clients"
-    SERVICES = "services"
-    WORKERS = "workers"
-    JOBS = "jobs"
     VERSION = "version"
     INVENTORY = "inventory"
     STATUS = "status"
     STATS = "stats"
 
-
-class Function(StrEnum):
-    """What a worker may be asked."""
-
-    SHOW_BROKER = "show_broker"
-    SHOW_WORKERS = "show_workers"
-    SHOW_CLIENTS = "show_clients"
-    RESTART = "restart"
-    SHUTDOWN = "shutdown"
-    DISCONNECT = "disconnect"
-
-
-TABLES: Final = {
-    BrokerPart.CLIENTS: (CLIENT_HEADS, client_row),
-    BrokerPart.SERVICES: (SERVICE_HEADS, service_row),
-    BrokerPart.WORKERS: (WORKER_HEADS, worker_row),
-    BrokerPart.JOBS: (JOB_HEADS, job_row),
-}
-"""What is a list of things."""
-TASKS: Final = {
-    BrokerPart.VERSION: "show_broker_version",
-    BrokerPart.INVENTORY: "show_broker_inventory",
-    BrokerPart.STATUS: "get_status",
-    BrokerPart.STATS: "get_stats",
-}
-"""Tasks that are not named ``show_`` and what they show."""
+    @property
+    def task(self) -> str:
+        """The task that shows it."""
+        if self in (BrokerPart.STATUS, BrokerPart.STATS):
+            return f"get_{self.value}"
+        return "show_broker" if self is BrokerPart.BROKER else f"show_broker_{self.value}"
 
 
 async def ask(client: NfpClient, task: str, **kwargs: Any) -> Any:
@@ -108,22 +78,13 @@ async def show(
     screen: Screen,
     *,
     what: Annotated[BrokerPart, typer.Argument(help="What to show.")] = BrokerPart.BROKER,
-    service: Annotated[
-        str, typer.Option("--service", "-s", metavar="NAME", help="Services, workers, jobs: of this one.")
-    ] = "",
 ) -> None:
-    """Show a broker, its clients, services, workers, jobs, versions, inventory, status or statistics."""
-    told: Any
-    if what is BrokerPart.JOBS:
-        told = await client.jobs(service=service)
-    else:
-        task = TASKS.get(what, f"show_{what.value}")
-        told = await ask(client, task, **({"service": service} if service else {}))
-    if what in TABLES:
-        heads, row = TABLES[what]
-        found = [each for each in told if each.get("name") or each.get("uuid")]
-        screen.records(heads, found, [row(each) for each in found])
-    elif screen.as_json or what is BrokerPart.INVENTORY:
+    """Show a broker, its versions, inventory, status or statistics.
+
+    What it has to do is shown by `headgate nfp services` and `headgate nfp jobs`.
+    """
+    told = await ask(client, what.task)
+    if screen.as_json or what is BrokerPart.INVENTORY:
         screen.value(told)
     else:
         screen.table((what.value, ""), [(name, short(value, 200)) for name, value in flat(told)])
@@ -146,17 +107,18 @@ def flat(told: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
 @command
 async def restart(client: NfpClient, screen: Screen) -> None:
     """Start the broker anew: its jobs are kept, its workers and clients come back by themselves."""
-    _status(screen, await ask(client, "restart"))
+    await _leave(client, screen, "restart")
 
 
 @app.command("shutdown")
 @command
 async def shutdown(client: NfpClient, screen: Screen) -> None:
     """End the broker."""
-    _status(screen, await ask(client, "shutdown"))
+    await _leave(client, screen, "shutdown")
 
 
-def _status(screen: Screen, told: Mapping[str, Any]) -> None:
+async def _leave(client: NfpClient, screen: Screen, task: str) -> None:
+    told = await ask(client, task)
     screen.record(told, str(told.get("status", told)))
 
 

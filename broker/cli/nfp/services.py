@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -26,27 +26,19 @@ NARROW_WORKER_HEADS = ("worker", "service", "status", "busy", "waiting", "done",
 CLIENT_HEADS = ("client", "there", "open jobs", "kept", "last seen", "holder")
 
 
-class ServiceTables(NamedTuple):
-    """What a broker has at one time; deployed NorFab's tells names and who is alive, no load."""
-
-    services: Sequence[dict[str, Any]]
-    workers: Sequence[dict[str, Any]]
-    clients: Sequence[dict[str, Any]] | None
-
-    def show(self, screen: Screen) -> None:
-        """Print it: tables, or one JSON object."""
-        if screen.as_json:
-            value = {"services": self.services, "workers": self.workers}
-            screen.value(value if self.clients is None else {**value, "clients": self.clients})
-            return
-        screen.table(SERVICE_HEADS, [service_row(one) for one in self.services], _service_style)
-        if self.workers:
-            screen.line("")
-            rows = [worker_row(one) for one in self.workers]
-            screen.table(WORKER_HEADS, rows, _worker_style, NARROW_WORKER_HEADS)
-        if self.clients is not None:
-            screen.line("")
-            screen.table(CLIENT_HEADS, [client_row(one) for one in self.clients])
+def show(screen: Screen, found: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    """Print what a broker has at one time; deployed NorFab's tells names and who is alive, no load."""
+    if screen.as_json:
+        screen.value(found)
+        return
+    screen.table(SERVICE_HEADS, [service_row(one) for one in found["services"]], _service_style)
+    if found["workers"]:
+        screen.line("")
+        rows = [worker_row(one) for one in found["workers"]]
+        screen.table(WORKER_HEADS, rows, _worker_style, NARROW_WORKER_HEADS)
+    if "clients" in found:
+        screen.line("")
+        screen.table(CLIENT_HEADS, [client_row(one) for one in found["clients"]])
 
 
 def service_row(service: dict[str, Any]) -> tuple[str, ...]:
@@ -95,13 +87,6 @@ def client_row(client: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-async def look(client: NfpClient, service: str, clients: bool) -> ServiceTables:
-    """Ask for what is to be shown; ``service`` "" means all."""
-    services = [one for one in await client.services() if service in ("", one["name"])]
-    workers = await client.workers(service)
-    return ServiceTables(services, workers, await client.mmi("show_clients") if clients else None)
-
-
 @with_session("services")
 async def services(
     client: NfpClient,
@@ -120,11 +105,13 @@ async def services(
     when there is no such service.
     """
 
-    async def take(_before: object) -> ServiceTables:
-        return await look(client, service, clients)
+    async def look(_before: object) -> dict[str, Any]:
+        offered = [one for one in await client.services() if service in ("", one["name"])]
+        found = {"services": offered, "workers": await client.workers(service)}
+        return {**found, "clients": await client.mmi("show_clients")} if clients else found
 
-    found = await watched(screen, take, lambda each: each.show(screen), interval if watch else None)
-    if service and not found.services:
+    found = await watched(screen, look, lambda each: show(screen, each), interval if watch else None)
+    if service and not found["services"]:
         raise Failed(f"no worker offers {service[:64]!r}, and no job waits for it", verb="nfp services")
 
 

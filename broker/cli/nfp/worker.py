@@ -137,29 +137,26 @@ def settle(worker: Worker, given: argparse.Namespace) -> None:
     Raises:
         ConfigError: one of them cannot be. UsageError: two contradict each other.
     """
-    if given.service:
-        worker.service = check_service(given.service)
-    if given.name:
-        worker.name = check_name(given.name)
-    if given.broker:
-        worker.brokers = list(given.broker)
     if given.no_curve and given.server_key:
         raise UsageError("--no-curve and --server-key: expected one of them")
-    worker.server_key = PLAINTEXT if given.no_curve else given.server_key or worker.server_key
-    worker.key = given.key_secret or worker.key
-    if given.base_dir:
-        worker.state_dir = Path(given.base_dir)
-    if given.no_store:
-        worker.store = False
-    if given.keep is not None:
-        worker.keep_s = max(0.0, given.keep)
+    wanted = {
+        "service": check_service(given.service) if given.service else None,
+        "name": check_name(given.name) if given.name else None,
+        "brokers": given.broker,
+        "server_key": PLAINTEXT if given.no_curve else given.server_key or None,
+        "key": given.key_secret or None,
+        "state_dir": Path(given.base_dir) if given.base_dir else None,
+        "store": False if given.no_store else None,
+        "keep_s": given.keep and max(0.0, given.keep),
+        "slots": given.jobs,
+        "drain_s": given.drain and max(0.0, given.drain),
+    }
+    for name, value in wanted.items():
+        if value is not None:
+            setattr(worker, name, value)
     worker.ask_inventory = worker.ask_inventory or given.inventory
     worker.insecure = worker.insecure or given.insecure
     worker.resources += given.resource or []
-    if given.jobs is not None:
-        worker.slots = given.jobs
-    if given.drain is not None:
-        worker.drain_s = max(0.0, given.drain)
 
 
 # -- finding the Worker ---------------------------------------------------------------------------
