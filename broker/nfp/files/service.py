@@ -7,25 +7,23 @@ without a socket; the same runs as a worker of its own elsewhere, next to the fi
 A transfer (NFP.md of the deployed service): the first chunk is streamed at once; each ``{"offset": n}`` the client
 sends asks for one more, so it decides how much is under way; chunks carry no offset and stay in the order they were
 asked for. A transfer is over when the end of the file was streamed. It may begin at any offset: so one resumes it.
+Each has a thread of its worker's, as all ordinary tasks: who waits for a disk or a client holds up nobody.
 """
 
 from __future__ import annotations
 
-import asyncio
+import os
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from broker.nfp.files.reading import Changed, Digests, Reading
-from broker.nfp.files.tree import Missing, TooLarge, Tree
+from broker.nfp.files.digests import Digests
+from broker.nfp.files.tree import Changed, Missing, TooLarge, Tree
 from broker.nfp.names import FILESHARING, FSS
 from broker.nfp.peer.channel import Channel
-from broker.nfp.threads import Threads
 from broker.nfp.urls import Unsafe, names_of
-from broker.nfp.worker.run import JobContext, Result
+from broker.nfp.worker.run import Result, ThreadContext
 from broker.nfp.worker.worker import Worker
 
-T = TypeVar("T")
 CHUNK_BYTES: Final = 256_000
 """As deployed NorFab's clients ask."""
 CHUNK_MAX_BYTES: Final = 8 << 20
@@ -35,8 +33,6 @@ CHUNK_TIMEOUT_MAX_S: Final = 60.0
 """How long a silent client may keep a file open."""
 URLS_MAX: Final = 1000
 """Files in one ``file_details``."""
-DISK_THREADS: Final = 4
-"""Reads at a time: digests of large files take long, and others want their chunks meanwhile."""
 TRANSFERS_MAX: Final = 64
 """Jobs at a time of one worker: a transfer mostly waits for its client."""
 LOCAL: Final = ((FILESHARING, "broker-files"), (FSS, "broker-fss"))
@@ -53,65 +49,30 @@ class FileService:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.digests = Digests()
-        self._threads: Threads | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
 
     def close(self) -> None:
         """Nothing is served any more; what a thread is reading it reads to its end. Harmless twice."""
-        self._closed = True
-        if self._threads is not None:
-            self._threads.close()
-            self._threads = None
         self.tree.close()
 
-    def _disk(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Call what waits for a disk in a thread.
+    # -- tasks: listings and details --------------------------------------------------------------
 
-        Threads belong to the loop that runs now: a worker that starts anew may bring another.
-        """
-        loop = asyncio.get_running_loop()
-        if self._threads is None or self._loop is not loop:
-            if self._threads is not None:
-                self._threads.close()
-            self._threads, self._loop = Threads("files", DISK_THREADS, loop), loop
-        return self._threads.run(function)
-
-    # -- tasks: listings --------------------------------------------------------------------------
-
-    async def list_files(self, url: str) -> Result:
+    def list_files(self, url: str) -> Result:
         """List the files and folders in a shared folder."""
-        return await self._list(lambda: self.tree.list_folder(names_of(url)))
+        return _listed(lambda: self.tree.list_folder(names_of(url)))
 
-    async def walk(self, url: str) -> Result:
+    def walk(self, url: str) -> Result:
         """List the URLs of all files below a shared folder."""
-        return await self._list(lambda: self.tree.walk(names_of(url)))
+        return _listed(lambda: self.tree.walk(names_of(url)))
 
-    async def _list(self, listing: Callable[[], list[str]]) -> Result:
-        try:
-            return Result(result=await self._disk(listing))
-        except Missing:
-            return _failure("Directory Not Found")
-        except Unsafe as error:
-            return _failure(str(error))
-        except OSError as error:
-            return _failure(_error_text(error))
-
-    # -- tasks: details ---------------------------------------------------------------------------
-
-    async def file_details(self, job: JobContext, url: str | list[str]) -> Result:
+    def file_details(self, job: ThreadContext, url: str | list[str]) -> Result:
         """Tell size, MD5 and SHA-256 of one shared file or of several."""
-
-        def stop() -> bool:
-            return self._closed or job.cancelled
-
         if isinstance(url, str):
-            return await self._details(url, stop)
+            return self._details(job, url)
         if not _are_texts(url):
             return _failure("url is neither a text nor a list of texts")
         if len(url) > URLS_MAX:
             return _failure(f"{len(url)} URLs, expected at most {URLS_MAX}")
-        found = {one: await self._details(one, stop) for one in dict.fromkeys(url)}
+        found = {one: self._details(job, one) for one in dict.fromkeys(url)}
         # a list as such never fails: each entry says so itself
         return Result(
             result={
@@ -121,28 +82,20 @@ class FileService:
             errors=[error for each in found.values() for error in each.errors],
         )
 
-    async def _details(self, url: str, stop: Callable[[], bool]) -> Result:
-        """Details of one file: {"md5hash", "sha256", "size_bytes", "exists"}; ``stop``, asked in between, gives up."""
-        absent = {"md5hash": None, "sha256": None, "size_bytes": None, "exists": False}
+    def _details(self, job: ThreadContext, url: str) -> Result:
+        """Details of one file: {"md5hash", "sha256", "size_bytes", "exists"}."""
         try:
-            return Result(result=await self._disk(lambda: self._digest(url, stop)))
+            file = self.tree.open_file(names_of(url))
+            found = self.digests.of(file, lambda: self.tree.closed or job.cancelled)
         except (Unsafe, OSError) as error:
-            return _failure(_explain(url, error), absent)
-
-    def _digest(self, url: str, stop: Callable[[], bool]) -> dict[str, Any]:
-        digest = self.digests.of(self.tree.open_file(names_of(url)), stop)
-        return {
-            "md5hash": digest.md5,
-            "sha256": digest.sha256,
-            "size_bytes": digest.size_bytes,
-            "exists": True,
-        }
+            return _failure(_explain(url, error), _about(None, None, None))
+        return Result(result=_about(found.md5, found.sha256, found.size_bytes))
 
     # -- tasks: transfers -------------------------------------------------------------------------
 
-    async def fetch_file(
+    def fetch_file(
         self,
-        job: JobContext,
+        job: ThreadContext,
         url: str,
         chunk_size: int = CHUNK_BYTES,
         offset: int = 0,
@@ -156,35 +109,25 @@ class FileService:
         if wrong := _check_fetch(chunk_size, offset, chunk_timeout, length):
             return _failure(wrong)
         try:
-            reading = await self._disk(lambda: Reading(self.tree.open_file(names_of(url))))
-            size = min(reading.size, offset + length) if length else reading.size
-            try:
-                return await self._stream(job, reading, size, chunk_size, offset, chunk_timeout)
-            finally:
-                reading.close()
+            file = self.tree.open_file(names_of(url))
+            size = min(file.facts.st_size, offset + length) if length else file.facts.st_size
+            while offset < size:
+                wanted = min(chunk_size, size - offset)
+                chunk = os.pread(file.fd, wanted, offset)
+                if len(chunk) < wanted:
+                    raise Changed("the file became shorter while it was read")
+                job.stream(chunk)
+                if offset + wanted >= size:
+                    break
+                asked = job.next_offset(min(chunk_timeout, CHUNK_TIMEOUT_MAX_S))
+                if asked is None:
+                    return _failure(f"{chunk_timeout:g} s without a request for the next chunk")
+                if asked < 0:
+                    return _failure(f"offset {asked}, expected 0 or more")
+                offset = asked
+            file.check_unchanged()
         except (Unsafe, OSError) as error:
             return _failure(_explain(url, error))
-
-    async def _stream(
-        self, job: JobContext, reading: Reading, size: int, chunk_size: int, offset: int, timeout_s: float
-    ) -> Result:
-        """Stream from ``offset`` on, and wait at most ``timeout_s`` for each next one; True once the end has left."""
-        while True:
-            length = min(chunk_size, size - offset)
-            if length > 0:
-                chunk = await self._disk(partial(reading.read, offset, length))
-                if len(chunk) < length:
-                    raise Changed("the file became shorter while it was read")
-                await job.stream(chunk)
-            if offset + length >= size or length <= 0:
-                break
-            wanted = await job.next_offset(min(timeout_s, CHUNK_TIMEOUT_MAX_S))
-            if wanted is None:
-                return _failure(f"{timeout_s:g} s without a request for the next chunk")
-            if wanted < 0:
-                return _failure(f"offset {wanted}, expected 0 or more")
-            offset = wanted
-        await self._disk(reading.check_unchanged)
         return Result(result=True)
 
     # -- workers ----------------------------------------------------------------------------------
@@ -212,6 +155,21 @@ def _failure(text: str, result: Any = None) -> Result:
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _listed(listing: Callable[[], list[str]]) -> Result:
+    try:
+        return Result(result=listing())
+    except Missing:
+        return _failure("Directory Not Found")
+    except Unsafe as error:
+        return _failure(str(error))
+    except OSError as error:
+        return _failure(_error_text(error))
+
+
+def _about(md5: str | None, sha256: str | None, size: int | None) -> dict[str, Any]:
+    return {"md5hash": md5, "sha256": sha256, "size_bytes": size, "exists": size is not None}
 
 
 def _check_fetch(chunk_size: Any, offset: Any, chunk_timeout: Any, length: Any) -> str:

@@ -40,6 +40,18 @@ class TooLarge(OSError):
     """A file or a listing is larger than is served."""
 
 
+class Changed(OSError):
+    """The file was written to while it was read."""
+
+
+Key = tuple[int, int, int, int, int]
+
+
+def key_of(facts: os.stat_result) -> Key:
+    """What stays the same while a file does: device, inode, size and the times of its last changes."""
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
 class OpenFile:
     """A regular file, which is closed when nobody holds it any more.
 
@@ -49,6 +61,15 @@ class OpenFile:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.facts = os.fstat(fd)
+
+    def check_unchanged(self) -> None:
+        """Check that it is as it was when it was opened.
+
+        Raises:
+            Changed: it is not.
+        """
+        if key_of(os.fstat(self.fd)) != key_of(self.facts):
+            raise Changed("the file was changed while it was read")
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -89,8 +110,13 @@ class Tree:
         # the administrator may point the root itself anywhere, so only here a link is followed
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be opened any more."""
+        return self._root < 0
+
     def close(self) -> None:
-        """Nothing can be opened any more; twice does no harm."""
+        """Nothing can be opened any more; what is being read is read to its end. Twice does no harm."""
         root, self._root = self._root, -1
         if root >= 0:
             os.close(root)
@@ -154,11 +180,7 @@ class Tree:
         Raises:
             Missing: no such folder. TooLarge: more than ``entries_max`` names. OSError: the disk.
         """
-        own = self._find_own()
-        if self._denies(names):
-            raise Missing(errno.ENOENT, "folder not found")
-        with self._open_folder(names, own) as folder:
-            files, folders = self._read_entries(folder, own, self.entries_max)
+        files, folders = self._read_folder(names, self._find_own(), self.entries_max)
         return sorted(files + folders)
 
     def walk(self, names: Sequence[str]) -> list[str]:
@@ -168,16 +190,13 @@ class Tree:
             As ``list_folder``.
         """
         own = self._find_own()
-        if self._denies(names):
-            raise Missing(errno.ENOENT, "folder not found")
         found: list[str] = []
         waiting = [tuple(names)]
         room = self.entries_max
         while waiting:
             at = waiting.pop()
             try:
-                with self._open_folder(at, own) as folder:
-                    files, folders = self._read_entries(folder, own, room)
+                files, folders = self._read_folder(at, own, room)
             except TooLarge:
                 raise
             except OSError:
@@ -190,13 +209,15 @@ class Tree:
                 waiting += [(*at, name) for name in folders]
         return sorted(found)
 
-    def _read_entries(
-        self, folder: int, own: frozenset[tuple[int, int]], room: int
+    def _read_folder(
+        self, names: Sequence[str], own: frozenset[tuple[int, int]], room: int
     ) -> tuple[list[str], list[str]]:
-        """Names of regular files, and of folders."""
+        """Names of regular files, and of folders, at most ``room``."""
+        if self._denies(names):
+            raise Missing(errno.ENOENT, "folder not found")
         files: list[str] = []
         folders: list[str] = []
-        with os.scandir(folder) as entries:
+        with self._open_folder(names, own) as folder, os.scandir(folder) as entries:
             for entry in entries:
                 if self._denies((entry.name,)) or not _is_text(entry.name):
                     continue

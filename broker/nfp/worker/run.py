@@ -318,9 +318,12 @@ class TaskContext:
             JobCancelled: the job was deleted. TimeoutError: its time is over.
         """
         if self._job.cancelled:
-            raise JobCancelled(f"job {self.uuid} was cancelled", self.uuid)
+            raise self._cancelled()
         if self._job.left_s <= 0:
             raise TimeoutError(f"job {self.uuid} took longer than its {self.timeout_s:g} s")
+
+    def _cancelled(self) -> JobCancelled:
+        return JobCancelled(f"job {self.uuid} was cancelled", self.uuid)
 
     def fail(self, error: str) -> None:
         """The result will be a failed one, with ``error`` among its errors."""
@@ -504,16 +507,15 @@ class ThreadContext(TaskContext):
     async def _unless_cancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop, and stop waiting for it when the job is deleted."""
         job = self._job
-        cancelled = JobCancelled(f"job {self.uuid} was cancelled", self.uuid)
         if job.cancelled:
             work.close()
-            raise cancelled
+            raise self._cancelled()
         before, job.waiting = job.waiting, asyncio.current_task()
         try:
             return await work
         except asyncio.CancelledError:
             if job.cancelled:
-                raise cancelled from None
+                raise self._cancelled() from None
             raise
         finally:
             job.waiting = before

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from broker.nfp.files import reading as room
-from broker.nfp.files.reading import Changed, Digests
-from broker.nfp.files.tree import OpenFile, Tree
+from broker.nfp.files import digests as room
+from broker.nfp.files.digests import Digests
+from broker.nfp.files.tree import Changed, OpenFile, Tree
 
 OLD_NS = time.time_ns() - 3600 * 10**9
 

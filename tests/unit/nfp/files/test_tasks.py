@@ -1,11 +1,11 @@
 """The tasks: answers in the deployed shapes, transfers by credits."""
 
-import asyncio
 import hashlib
 import os
 
 import pytest
 
+from broker.nfp.client.errors import JobCancelled
 from broker.nfp.files.service import CHUNK_MAX_BYTES, URLS_MAX, FileService
 from broker.nfp.files.tree import Tree
 from tests.tables import for_each
@@ -39,18 +39,18 @@ class Client:
         self.chunks = []
         self.waited = []
 
-    async def stream(self, chunk):
+    def stream(self, chunk):
         self.chunks.append(bytes(chunk))
         if self.after is not None:
             self.after()
 
-    async def next_offset(self, timeout_s):
+    def next_offset(self, timeout_s):
         self.waited.append(timeout_s)
         return self.offsets.pop(0) if self.offsets else None
 
 
 def fetch(sharing, client, url="nf://sub/big.bin", **more):
-    return asyncio.run(sharing.fetch_file(client, url, **more))
+    return sharing.fetch_file(client, url, **more)
 
 
 def test_a_fetch_streams_the_first_chunk_unasked_and_ends_at_the_end(sharing):
@@ -140,52 +140,19 @@ def test_what_cannot_be_fetched_fails_without_a_chunk(sharing, url):
 
 
 def test_no_descriptor_is_left_when_a_transfer_is_cancelled(sharing):
-    async def scenario():
-        started = asyncio.Event()
-
-        class Stuck(Client):
-            async def next_offset(self, timeout_s):
-                started.set()
-                await asyncio.Event().wait()
-
-        before = len(os.listdir("/proc/self/fd"))
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(sharing.fetch_file(Stuck(), "nf://sub/big.bin", chunk_size=10))
-            await started.wait()
+    class Cancelled(Client):
+        def next_offset(self, timeout_s):
             assert len(os.listdir("/proc/self/fd")) == before + 1
-            task.cancel()
-        assert len(os.listdir("/proc/self/fd")) == before
+            raise JobCancelled("job u1 was cancelled", "u1")
 
-    async def warm():
-        await sharing._disk(int)
-        await scenario()
-
-    asyncio.run(warm())
-
-
-def test_a_transfer_cancelled_while_a_thread_opens_the_file_leaves_nothing(sharing, monkeypatch):
-    async def scenario():
-        pending = []
-
-        async def disk(function):
-            pending.append(function)
-            await asyncio.Event().wait()
-
-        monkeypatch.setattr(sharing, "_disk", disk)
-        before = len(os.listdir("/proc/self/fd"))
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(sharing.fetch_file(Client(), "nf://a.txt"))
-            while not pending:
-                await asyncio.sleep(0)
-            task.cancel()
-        pending[0]()  # the thread gets to it only now
-        assert len(os.listdir("/proc/self/fd")) == before
-
-    asyncio.run(scenario())
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(JobCancelled):
+        fetch(sharing, Cancelled(), chunk_size=10)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_details_of_one_and_of_many(sharing):
-    outcome = asyncio.run(sharing.file_details(Client(), "nf://a.txt"))
+    outcome = sharing.file_details(Client(), "nf://a.txt")
     data = b"hello norfab\n"
     details = {
         "md5hash": hashlib.md5(data).hexdigest(),
@@ -194,9 +161,7 @@ def test_details_of_one_and_of_many(sharing):
         "exists": True,
     }
     assert outcome.result == details
-    outcome = asyncio.run(
-        sharing.file_details(Client(), ["nf://a.txt", "nf://none", "nf://../x", "nf://a.txt"])
-    )
+    outcome = sharing.file_details(Client(), ["nf://a.txt", "nf://none", "nf://../x", "nf://a.txt"])
     assert not outcome.failed  # each entry says so itself
     assert outcome.result["nf://a.txt"] == {"result": details, "failed": False, "errors": []}
     absent = {"md5hash": None, "sha256": None, "size_bytes": None, "exists": False}
@@ -205,32 +170,32 @@ def test_details_of_one_and_of_many(sharing):
     }  # fmt: skip
     assert outcome.result["nf://../x"]["failed"]
     assert len(outcome.errors) == 2
-    assert asyncio.run(sharing.file_details(Client(), [])).result == {}
+    assert sharing.file_details(Client(), []).result == {}
 
 
 def test_details_are_bounded(sharing, root):
     (root / "huge").write_bytes(b"x" * 6000)
-    outcome = asyncio.run(sharing.file_details(Client(), "nf://huge"))
+    outcome = sharing.file_details(Client(), "nf://huge")
     assert outcome.failed
     assert "at most 5000" in outcome.errors[0]
     for wrong in (None, 5, ["nf://a", 5], {"url": 1}, ["nf://a"] * (URLS_MAX + 1)):
-        assert asyncio.run(sharing.file_details(Client(), wrong)).failed
+        assert sharing.file_details(Client(), wrong).failed
 
 
 def test_details_stop_when_the_job_is_cancelled(sharing):
     cancelled = Client()
     cancelled.cancelled = True
-    outcome = asyncio.run(sharing.file_details(cancelled, "nf://a.txt"))
+    outcome = sharing.file_details(cancelled, "nf://a.txt")
     assert outcome.failed
     assert "cancelled" in outcome.errors[0]
 
 
 def test_listings(sharing):
-    assert asyncio.run(sharing.list_files("nf://")).result == ["a.txt", "empty", "sub"]
-    assert asyncio.run(sharing.walk("nf://")).result == ["nf://a.txt", "nf://empty", "nf://sub/big.bin"]
-    assert asyncio.run(sharing.walk("nf://sub")).result == ["nf://sub/big.bin"]
+    assert sharing.list_files("nf://").result == ["a.txt", "empty", "sub"]
+    assert sharing.walk("nf://").result == ["nf://a.txt", "nf://empty", "nf://sub/big.bin"]
+    assert sharing.walk("nf://sub").result == ["nf://sub/big.bin"]
     for task in (sharing.list_files, sharing.walk):
-        assert asyncio.run(task("nf://none")).errors == ["Directory Not Found"]
-        assert asyncio.run(task("nf://a.txt")).failed
-        assert asyncio.run(task("nf://..")).failed
-        assert asyncio.run(task(None)).failed
+        assert task("nf://none").errors == ["Directory Not Found"]
+        assert task("nf://a.txt").failed
+        assert task("nf://..").failed
+        assert task(None).failed

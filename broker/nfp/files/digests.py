@@ -1,6 +1,6 @@
-"""What threads read of a file that is open: chunks of it, and its digests.
+"""Digests of open files, which are remembered while a file stays the same.
 
-MD5 is what deployed NorFab's clients compare; both digests are remembered while a file stays the same.
+MD5 is what deployed NorFab's clients compare.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import hashlib
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.nfp.files.tree import OpenFile
+from broker.nfp.files.tree import Changed, Key, OpenFile, key_of
 
 REMEMBERED_MAX: Final = 4096
 """Files whose digests are remembered: about 1 MiB."""
@@ -24,24 +23,12 @@ _SETTLED_NS: Final = 1_000_000_000
 """Disks keep times in ticks: what was changed later than this ago is not remembered."""
 
 
-class Changed(OSError):
-    """The file was written to while it was read."""
-
-
 class Digest(NamedTuple):
     """Hexadecimal digits, and the bytes they cover."""
 
     md5: str
     sha256: str
     size_bytes: int
-
-
-Key = tuple[int, int, int, int, int]
-
-
-def key_of(facts: os.stat_result) -> Key:
-    """What stays the same while a file does: device, inode, size and the times of its last changes."""
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 class Digests:
@@ -53,7 +40,7 @@ class Digests:
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self._max = remembered_max
-        self._known: OrderedDict[Key, Digest] = OrderedDict()
+        self._known: dict[Key, Digest] = {}
         self._lock = threading.Lock()
         self.computed = 0
         """How many were not remembered."""
@@ -72,9 +59,8 @@ class Digests:
         for _ in range(_TRIES):
             key = key_of(facts)
             with self._lock:
-                known = self._known.get(key)
-                if known is not None:
-                    self._known.move_to_end(key)
+                if (known := self._known.pop(key, None)) is not None:
+                    self._known[key] = known  # the latest asked for comes last
                     return known
             digest = _compute(opened.fd, facts.st_size, stop)
             facts = os.fstat(opened.fd)
@@ -90,7 +76,7 @@ class Digests:
                 return  # it may change again without its times showing it
             self._known[key] = digest
             while len(self._known) > self._max:
-                self._known.popitem(last=False)
+                del self._known[next(iter(self._known))]
 
 
 def _compute(fd: int, size_bytes: int, stop: Callable[[], bool]) -> Digest:
@@ -107,39 +93,3 @@ def _compute(fd: int, size_bytes: int, stop: Callable[[], bool]) -> Digest:
         md5.update(block)
         sha256.update(block)
         at += len(block)
-
-
-class Reading:
-    """One file that threads read while the loop may give it up at any moment."""
-
-    def __init__(self, file: OpenFile) -> None:
-        self._file: OpenFile | None = file
-        self.size = file.facts.st_size
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes at ``offset``.
-
-        Raises:
-            OSError: the disk, or it was closed.
-        """
-        file = self._open_file()
-        return os.pread(file.fd, size, offset)
-
-    def check_unchanged(self) -> None:
-        """Check that it is as it was when it was opened.
-
-        Raises:
-            Changed: it is not.
-        """
-        file = self._open_file()
-        if key_of(os.fstat(file.fd)) != key_of(file.facts):
-            raise Changed("the file was changed while it was read")
-
-    def close(self) -> None:
-        """Give it up; never waits for the disk: a thread that reads from it holds it to the end."""
-        self._file = None
-
-    def _open_file(self) -> OpenFile:
-        if self._file is None:
-            raise Changed("the file was given up")
-        return self._file
