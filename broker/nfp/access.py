@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase, translate
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Final
 
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.bodies import UNREADABLE
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_BROKER, MMI_WORKER, NAME_BYTES_MAX, SID
 from broker.nfp.principal import Principal, Standing
+from broker.settings.nfp import KeyEntry, RuleEntry, TaskEntry
 
 DECISIONS_MAX: Final = 4096
-"""Decisions remembered; all are forgotten when one more comes, since who asks for ever new tasks is no usual peer."""
+"""Decisions remembered, the latest used."""
 DENY: Final = "deny"
 REFUSED: Final = "none"
 
@@ -33,35 +35,7 @@ OWNERS_ONLY: Final = (
 """Service and tasks, as globs: they end processes, show secrets, or run what they are given."""
 
 
-class Key(NamedTuple):
-    """A listed key; ``standing`` is owner, user, guest or none, ``services`` are globs of what it may offer."""
-
-    key: str
-    name: str | None = None
-    standing: str = "user"
-    userid: int | None = None
-    services: tuple[str, ...] = ()
-
-
-class Rule(NamedTuple):
-    """A rule; every member but ``allow`` holds globs or standings, of which one has to fit."""
-
-    services: tuple[str, ...] = ("*",)
-    tasks: tuple[str, ...] = ("*",)
-    standings: tuple[str, ...] = ("user", "guest")
-    names: tuple[str, ...] = ()
-    allow: bool = True
-
-
-class TaskRule(NamedTuple):
-    """What is known of the tasks that two globs fit: whether they may run twice."""
-
-    service: str
-    task: str
-    idempotent: bool
-
-
-USUAL: Final = (Rule(standings=("user",)), Rule(standings=("guest",), allow=False))
+USUAL: Final = (RuleEntry(standings=("user",)), RuleEntry(standings=("guest",), allow=False))
 """The rules behind the configured ones."""
 
 Fits = Callable[[str], object]
@@ -77,7 +51,7 @@ class _Rule:
 
     __slots__ = ("allow", "names", "service", "spelt", "standings", "task")
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: RuleEntry) -> None:
         self.allow = rule.allow
         self.service = _globs(rule.services)
         self.task = _globs(rule.tasks)
@@ -85,23 +59,23 @@ class _Rule:
         self.standings = frozenset(rule.standings)
         self.names = rule.names
 
-    def fits(self, who: Principal, service: str, task: str) -> bool:
-        if str(who.standing) not in self.standings or not (self.service(service) and self.task(task)):
+    def fits(self, standing: Standing, service: str, task: str, name: str, holder: str) -> bool:
+        if str(standing) not in self.standings or not (self.service(service) and self.task(task)):
             return False
-        return not self.names or any(_is_named(who, name) for name in self.names)
+        return not self.names or any(_is_named(name, holder, pattern) for pattern in self.names)
 
 
-def _is_named(who: Principal, pattern: str) -> bool:
+def _is_named(name: str, holder: str, pattern: str) -> bool:
     """A key's own characters include those of globs: ``key:...`` has to be spelt."""
-    if pattern == who.holder or fnmatchcase(who.name, pattern):
+    if pattern == holder or fnmatchcase(name, pattern):
         return True
-    return not who.holder.startswith("key:") and fnmatchcase(who.holder, pattern)
+    return not holder.startswith("key:") and fnmatchcase(holder, pattern)
 
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
-def _by_name(keys: Iterable[Key]) -> dict[str, frozenset[str]]:
+def _by_name(keys: Iterable[KeyEntry]) -> dict[str, frozenset[str]]:
     """Name -> keys that the list calls so and does not refuse; several of one person may share a name."""
     found: dict[str, frozenset[str]] = {}
     for entry in keys:
@@ -124,9 +98,9 @@ class Access:
 
     def __init__(
         self,
-        keys: Iterable[Key] = (),
-        rules: Iterable[Rule] = (),
-        tasks: Iterable[TaskRule] = (),
+        keys: Iterable[KeyEntry] = (),
+        rules: Iterable[RuleEntry] = (),
+        tasks: Iterable[TaskEntry] = (),
         *,
         unlisted: str = "user",
         offer_unlisted: bool = True,
@@ -144,8 +118,8 @@ class Access:
         self._tasks = tuple(
             (_globs((each.service,)), _globs((each.task,)), each.idempotent) for each in tasks
         )
-        self._decisions: dict[tuple[str, ...], bool] = {}
-        self._known: dict[tuple[str, str], bool | None] = {}
+        self._decided = lru_cache(DECISIONS_MAX)(self._decide)
+        self._known = lru_cache(DECISIONS_MAX)(self._look_up)
 
     def principal_of(self, key: str, name: str) -> Principal | None:
         """Who a peer is.
@@ -184,21 +158,17 @@ class Access:
             return True
         if len(task) > NAME_BYTES_MAX or len(service) > NAME_BYTES_MAX:
             return False
-        who = (principal.name, principal.holder) if self._named else ()
-        question = (principal.standing, service, task, *who)
-        known = self._decisions.get(question)
-        if known is None:
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            known = self._decisions[question] = self._decide(principal, service, task)
-        return known
+        if self._named:
+            return self._decided(principal.standing, service, task, principal.name, principal.holder)
+        return self._decided(principal.standing, service, task)
 
-    def _decide(self, principal: Principal, service: str, task: str) -> bool:
+    def _decide(self, standing: Standing, service: str, task: str, name: str = "", holder: str = "") -> bool:
         if task == UNREADABLE:
             return False
         kept = any(of_service(service) and of_task(task) for of_service, of_task in self._kept)
         for rule in self._rules:
-            if rule.fits(principal, service, task) and not (rule.allow and kept and task not in rule.spelt):
+            fits = rule.fits(standing, service, task, name, holder)
+            if fits and not (rule.allow and kept and task not in rule.spelt):
                 return rule.allow
         return False
 
@@ -245,12 +215,8 @@ class Access:
         """Tell whether ``task`` may run twice, by the first entry that fits; None when none does."""
         if not self._tasks or len(task) > NAME_BYTES_MAX:
             return None
-        question = (service, task)
-        if question not in self._known:
-            if len(self._known) >= DECISIONS_MAX:
-                self._known.clear()
-            fitting = (
-                safe for of_service, of_task, safe in self._tasks if of_service(service) and of_task(task)
-            )
-            self._known[question] = next(fitting, None)
-        return self._known[question]
+        return self._known(service, task)
+
+    def _look_up(self, service: str, task: str) -> bool | None:
+        fitting = (safe for of_service, of_task, safe in self._tasks if of_service(service) and of_task(task))
+        return next(fitting, None)

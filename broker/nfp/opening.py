@@ -6,7 +6,7 @@ raises; a member of another type counts as not said, a bad entry of a list or ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -34,10 +34,8 @@ class HeldJob(NamedTuple):
 
 
 class WorkerOpen(NamedTuple):
-    """From a worker, before READY."""
+    """From a worker, before READY; its ``name`` and ``dialect`` are for people who read the log of a socket."""
 
-    name: str = ""
-    dialect: str = ""
     features: frozenset[str] = frozenset()
     credits: int = 0
     """Jobs it takes at a time; 0: the broker's default."""
@@ -47,15 +45,6 @@ class WorkerOpen(NamedTuple):
     """Its tasks: may they be run twice? None: not said."""
     jobs: Mapping[str, HeldJob] = {}
     """By uuid, what it holds from an earlier connection; with the feature ``jobs`` this list is complete."""
-
-
-class ClientOpen(NamedTuple):
-    """From a client, first of all."""
-
-    name: str = ""
-    dialect: str = ""
-    features: frozenset[str] | None = None
-    """None: not said."""
 
 
 class BrokerOpen(NamedTuple):
@@ -83,22 +72,17 @@ def read_worker(body: Body) -> WorkerOpen:
     {'u': HeldJob(attempt=1, state='running')}
     """
     said = read_object(body)
-    return WorkerOpen(
-        _text(said.get("name")),
-        _text(said.get("dialect")),
-        _texts(said.get("features")),
-        _number(said.get("credits"), 0),
-        tuple(_names(said.get("resources"), RESOURCES_MAX)),
-        _tasks(said.get("tasks")),
-        _jobs(said.get("jobs")),
+    return WorkerOpen(**_plain_members(WorkerOpen, said))._replace(
+        resources=tuple(_names(said.get("resources"), RESOURCES_MAX)),
+        tasks={name: _safe(about) for name, about in _table(said.get("tasks"), TASKS_MAX)},
+        jobs=_jobs(said.get("jobs")),
     )
 
 
-def read_client(body: Body) -> ClientOpen:
-    """A client's OPEN."""
-    said = read_object(body)
-    features = _texts(said["features"]) if isinstance(said.get("features"), list) else None
-    return ClientOpen(_text(said.get("name")), _text(said.get("dialect")), features)
+def read_client(body: Body) -> frozenset[str] | None:
+    """The features that a client's OPEN asks for; None: it names none."""
+    asked = read_object(body).get("features")
+    return _texts(asked) if isinstance(asked, list) else None
 
 
 def broker_of(said: Mapping[str, Any]) -> BrokerOpen:
@@ -107,17 +91,7 @@ def broker_of(said: Mapping[str, Any]) -> BrokerOpen:
     >>> broker_of({"keepalive_ms": 300, "multiplier": "?"})[2:4]
     (300, 6)
     """
-    usual = BrokerOpen()
-    return BrokerOpen(
-        _text(said.get("broker")),
-        _text(said.get("version")),
-        _number(said.get("keepalive_ms"), 0) or usual.keepalive_ms,
-        _number(said.get("multiplier"), 0) or usual.multiplier,
-        _texts(said.get("features")),
-        _text(said.get("epoch")),
-        _number(said.get("message_bytes"), 0),
-        _text(said.get("refused")),
-    )
+    return BrokerOpen(**_plain_members(BrokerOpen, said))
 
 
 def write(opening: BrokerOpen) -> bytes:
@@ -148,9 +122,9 @@ def _text(said: Any) -> str:
     return said if isinstance(said, str) and len(said) <= NAME_BYTES_MAX else ""
 
 
-def _number(said: Any, unsaid: int) -> int:
+def _number(said: Any) -> int:
     fits = isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= NUMBER_MAX
-    return said if fits else unsaid
+    return said if fits else 0
 
 
 def _names(said: Any, most: int) -> list[str]:
@@ -167,10 +141,6 @@ def _table(said: Any, most: int) -> list[tuple[str, Any]]:
     )
 
 
-def _tasks(said: Any) -> dict[str, bool | None]:
-    return {name: _safe(about) for name, about in _table(said, TASKS_MAX)}
-
-
 def _safe(about: Any) -> bool | None:
     safe = about.get("idempotent") if isinstance(about, dict) else None
     return safe if isinstance(safe, bool) else None
@@ -184,5 +154,18 @@ def _jobs(said: Any) -> dict[str, HeldJob]:
 def _held(about: Any) -> HeldJob | None:
     if not isinstance(about, list) or len(about) != 2 or about[1] not in ("waiting", "running", "done"):
         return None
-    attempt = _number(about[0], -1)
-    return HeldJob(attempt, about[1]) if attempt >= 0 else None
+    attempt = about[0]
+    return HeldJob(attempt, about[1]) if type(attempt) is int and 0 <= attempt <= NUMBER_MAX else None
+
+
+_READERS: Final[Mapping[type, Callable[[Any], Any]]] = {str: _text, int: _number, frozenset: _texts}
+"""By the type of a member's default; lists and tables are read by themselves."""
+
+
+def _plain_members(shape: type[WorkerOpen | BrokerOpen], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``said`` has of the members of ``shape``; what is odd, or 0, is the default."""
+    return {
+        name: read(said.get(name)) or usual
+        for name, usual in shape._field_defaults.items()
+        if (read := _READERS.get(type(usual))) is not None
+    }

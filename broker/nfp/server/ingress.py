@@ -230,7 +230,7 @@ class Ingress:
     # -- OPEN ----------------------------------------------------------------------------------
 
     def _open_client(self, peer: Peer, packet: Packet, now: float) -> None:
-        asked = opening.read_client(packet.body).features
+        asked = opening.read_client(packet.body)
         peer.features = _unsaid(peer, packet) if asked is None else asked & CLIENT_FEATURES
         self._answer_open(peer, packet)
         self._dispatcher.client_seen(peer, now)

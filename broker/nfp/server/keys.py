@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 from broker import home
 from broker.errors import ConfigError
-from broker.nfp.access import Access, Key, Rule, TaskRule
+from broker.nfp.access import Access
 from broker.nfp.peer.keys import kept_certificate
 from broker.obstacles import obstacle
-from broker.settings.nfp import NfpSection
+from broker.settings.nfp import KeyEntry, NfpSection
 from broker.transport import curve
 from broker.transport.curve import Certificate
 
@@ -56,15 +56,13 @@ def prepare(section: NfpSection) -> BrokerKeys:
 
 def access_of(section: NfpSection, keys: BrokerKeys) -> Access:
     """Make the rules of the settings, with the owner's key in the base directory listed."""
-    listed = [
-        Key(entry.key, entry.name, entry.standing, entry.userid, entry.services) for entry in section.keys
-    ]
+    listed = list(section.keys)
     if keys.owner is not None:
-        listed.append(Key(keys.owner.public_key, OWNER, "owner", None, ("*",)))
+        listed.append(KeyEntry(key=keys.owner.public_key, name=OWNER, standing="owner", services=("*",)))
     return Access(
         listed,
-        [Rule(each.services, each.tasks, each.standings, each.names, each.allow) for each in section.rules],
-        [TaskRule(each.service, each.task, each.idempotent) for each in section.tasks],
+        section.rules,
+        section.tasks,
         unlisted=section.unlisted,
         offer_unlisted=section.offer_unlisted,
         results=section.results,

@@ -6,10 +6,11 @@ import pytest
 
 from broker.identity import USERID_UNKNOWN
 from broker.nfp import access as room
-from broker.nfp.access import OTHERS, Access, Key, Rule, TaskRule
+from broker.nfp.access import OTHERS, Access
 from broker.nfp.bodies import UNREADABLE
 from broker.nfp.names import EVENTS, FSS, INTERNAL, JOBS, MMI_BROKER, MMI_WORKER, SID
 from broker.nfp.principal import Principal, Standing, of_flux
+from broker.settings.nfp import KeyEntry, RuleEntry, TaskEntry
 from tests.tables import for_each
 
 KEY = "a" * 40
@@ -26,7 +27,11 @@ def who(standing: str, name: str = "", holder: str = "key:x") -> Principal:
 
 def test_listed_keys() -> None:
     access = Access(
-        [Key(KEY, "alice", "owner", 1000), Key("b" * 40, None, "guest"), Key("c" * 40, "gone", "none")]
+        [
+            KeyEntry(key=KEY, name="alice", standing="owner", userid=1000),
+            KeyEntry(key="b" * 40, name=None, standing="guest"),
+            KeyEntry(key="c" * 40, name="gone", standing="none"),
+        ]
     )
     assert access.principal_of(KEY, "n") == Principal("uid:1000", Standing.OWNER, 1000, KEY, "alice")
     assert access.principal_of("b" * 40, "n") == Principal(
@@ -36,7 +41,13 @@ def test_listed_keys() -> None:
 
 
 def test_a_listed_name_is_its_keys_and_so_is_its_own_clients() -> None:
-    listed = [Key("K", "w1"), Key("L", "w1"), Key("M", "w2-NFPClient"), Key("N", "w3", "none"), Key("O")]
+    listed = [
+        KeyEntry(key="K", name="w1"),
+        KeyEntry(key="L", name="w1"),
+        KeyEntry(key="M", name="w2-NFPClient"),
+        KeyEntry(key="N", name="w3", standing="none"),
+        KeyEntry(key="O"),
+    ]
     access = Access(listed)
     assert access.keys_of("w1") == access.keys_of("w1-NFPClient") == {"K", "L"}
     assert access.keys_of("w2-NFPClient") == {"M"}
@@ -54,7 +65,7 @@ def test_unlisted_keys(unlisted: str) -> None:
 
 
 def test_unlisted_keys_denied() -> None:
-    access = Access([Key(KEY, standing="user")], unlisted="deny")
+    access = Access([KeyEntry(key=KEY, standing="user")], unlisted="deny")
     assert access.principal_of("b" * 40, "n") is None
     assert access.principal_of("", "n") is None
     assert access.principal_of(KEY, "n") is not None
@@ -108,9 +119,9 @@ def test_without_rules() -> None:
 
 @for_each(("service", "task"), KEPT)
 def test_what_owners_keep_needs_a_rule_that_spells_it(service: str, task: str) -> None:
-    wide = Access(rules=[Rule(), Rule(tasks=("*shell*", "re*", "*"))])
+    wide = Access(rules=[RuleEntry(), RuleEntry(tasks=("*shell*", "re*", "*"))])
     assert not wide.may_call(who("user"), service, task)
-    spelt = Access(rules=[Rule(tasks=("ping", task), standings=("user",))])
+    spelt = Access(rules=[RuleEntry(tasks=("ping", task), standings=("user",))])
     assert spelt.may_call(who("user"), service, task)
     assert not spelt.may_call(who("guest"), service, task)
 
@@ -118,9 +129,9 @@ def test_what_owners_keep_needs_a_rule_that_spells_it(service: str, task: str) -
 def test_first_that_fits_decides() -> None:
     access = Access(
         rules=[
-            Rule(services=("nornir",), tasks=("cfg*", "write"), allow=False),
-            Rule(services=("nor*",), tasks=("*",), standings=("guest",)),
-            Rule(services=("nornir",), tasks=("*",), standings=("user",), allow=False),
+            RuleEntry(services=("nornir",), tasks=("cfg*", "write"), allow=False),
+            RuleEntry(services=("nor*",), tasks=("*",), standings=("guest",)),
+            RuleEntry(services=("nornir",), tasks=("*",), standings=("user",), allow=False),
         ]
     )
     tasks = ("cfg_all", "write", "read", "")
@@ -133,8 +144,8 @@ def test_first_that_fits_decides() -> None:
 
 def test_rules_for_names() -> None:
     rules = [
-        Rule(names=("ops-*", "uid:10*", "key:" + STRANGE), standings=("user",)),
-        Rule(standings=("user",), allow=False),
+        RuleEntry(names=("ops-*", "uid:10*", "key:" + STRANGE), standings=("user",)),
+        RuleEntry(standings=("user",), allow=False),
     ]
     access = Access(rules=rules)
 
@@ -148,25 +159,25 @@ def test_rules_for_names() -> None:
     assert not may("", "uid:2000")
     assert not may("", "key:" + "*" * 40)
     assert not may("", "key:[ops-1")
-    globs = Access(rules=[Rule(names=("key:*",), standings=("guest",))])
+    globs = Access(rules=[RuleEntry(names=("key:*",), standings=("guest",))])
     assert not globs.may_call(who("guest", "", "key:x"), "dummy", "ping"), "keys have to be spelt"
 
 
 def test_bodies_that_others_might_read_otherwise() -> None:
-    access = Access(rules=[Rule(tasks=("*", UNREADABLE))])
+    access = Access(rules=[RuleEntry(tasks=("*", UNREADABLE))])
     assert not access.may_call(who("user"), "dummy", UNREADABLE)
     assert access.may_call(who("owner"), "dummy", UNREADABLE)
     assert "cannot be read" in access.denial(who("user"), "dummy", UNREADABLE)
 
 
 def test_long_names_are_refused_unread() -> None:
-    access = Access(rules=[Rule(tasks=("*a*a*a*a*b",))])
+    access = Access(rules=[RuleEntry(tasks=("*a*a*a*a*b",))])
     assert not access.may_call(who("user"), "dummy", "a" * 100_000)
     assert not access.may_call(who("user"), "s" * 256, "ping")
 
 
 def test_patterns_are_globs_and_nothing_else() -> None:
-    access = Access(rules=[Rule(services=("a.c", "x[12]"), tasks=("p?ng",), standings=("guest",))])
+    access = Access(rules=[RuleEntry(services=("a.c", "x[12]"), tasks=("p?ng",), standings=("guest",))])
     seen = [
         access.may_call(who("guest"), *each) for each in (("a.c", "ping"), ("abc", "ping"), ("x1", "pong"))
     ]
@@ -178,16 +189,16 @@ def test_patterns_are_globs_and_nothing_else() -> None:
 
 def test_remembered_decisions_are_bounded_and_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "DECISIONS_MAX", 100)
-    access = Access(rules=[Rule(tasks=("t1*",), allow=False)])
+    access = Access(rules=[RuleEntry(tasks=("t1*",), allow=False)])
     for _ in range(2):
         for number in range(room.DECISIONS_MAX + 10):
             assert access.may_call(who("user"), "s", f"t{number}") is not str(number).startswith("1")
             assert access.idempotent("s", f"t{number}") is None
-    assert len(access._decisions) <= room.DECISIONS_MAX
+    assert access._decided.cache_info().currsize <= 100
 
 
 def test_remembered_decisions_are_of_one_principal() -> None:
-    access = Access(rules=[Rule(names=("a",)), Rule(allow=False)])
+    access = Access(rules=[RuleEntry(names=("a",)), RuleEntry(allow=False)])
     assert access.may_call(who("user", "a"), "s", "t")
     assert not access.may_call(who("user", "b"), "s", "t")
     assert not access.may_call(who("user", "", "uid:1"), "s", "t")
@@ -210,7 +221,7 @@ def test_users_of_the_broker() -> None:
 
 
 def test_offers_of_listed_keys() -> None:
-    access = Access([Key(KEY, services=("nornir", "net*")), Key("b" * 40)])
+    access = Access([KeyEntry(key=KEY, services=("nornir", "net*")), KeyEntry(key="b" * 40)])
     worker, client = access.principal_of(KEY, "w"), access.principal_of("b" * 40, "c")
     assert worker is not None
     assert client is not None
@@ -220,7 +231,7 @@ def test_offers_of_listed_keys() -> None:
 
 @for_each("offer", [True, False])
 def test_offers_of_unlisted(offer: bool) -> None:
-    access = Access([Key("c" * 40)], offer_unlisted=offer)
+    access = Access([KeyEntry(key="c" * 40)], offer_unlisted=offer)
     for key in (KEY, ""):
         peer = access.principal_of(key, "w")
         assert peer is not None
@@ -229,7 +240,7 @@ def test_offers_of_unlisted(offer: bool) -> None:
 
 @for_each("service", [*sorted(INTERNAL), "all"])
 def test_what_nobody_offers(service: str) -> None:
-    access = Access([Key(KEY, standing="owner", services=("*",))])
+    access = Access([KeyEntry(key=KEY, standing="owner", services=("*",))])
     listed = access.principal_of(KEY, "w")
     assert listed is not None
     for peer in (listed, who("user"), of_flux(0, 1)):
@@ -237,7 +248,7 @@ def test_what_nobody_offers(service: str) -> None:
 
 
 def test_names_of_the_text_are_for_owners() -> None:
-    access = Access([Key(KEY, services=("*",))])
+    access = Access([KeyEntry(key=KEY, services=("*",))])
     listed = access.principal_of(KEY, "w")
     assert listed is not None
     for service in (FSS, "another.service.broker", MMI_WORKER):
@@ -257,7 +268,11 @@ def test_offers_in_this_process() -> None:
 
 def test_idempotent_tasks() -> None:
     access = Access(
-        tasks=[TaskRule("nornir", "cfg*", False), TaskRule("nor*", "*", True), TaskRule("*", "pay", False)]
+        tasks=[
+            TaskEntry(service="nornir", task="cfg*", idempotent=False),
+            TaskEntry(service="nor*", task="*", idempotent=True),
+            TaskEntry(service="*", task="pay", idempotent=False),
+        ]
     )
     seen = [
         access.idempotent(*each) for each in (("nornir", "cfg"), ("nornir", "cli"), ("x", "pay"), ("x", "y"))

@@ -329,7 +329,6 @@ class Bench:
         if ours or limit:
             held = {uuid: HeldJob(*about) for uuid, about in (jobs or {}).items()}
             offer = WorkerOpen(
-                name,
                 features=OURS if ours else frozenset(),
                 credits=limit,
                 tasks=tasks or {},

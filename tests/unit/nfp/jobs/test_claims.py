@@ -1,11 +1,12 @@
 """Workers that hold jobs of a broker that is gone, at one that knows nothing of them."""
 
-from broker.nfp.access import Access, Key, TaskRule
+from broker.nfp.access import Access
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
 from broker.nfp.jobs.workers import OFFERED_MAX
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import HeldJob, WorkerOpen
+from broker.settings.nfp import KeyEntry, TaskEntry
 from tests.tables import for_each
 from tests.unit.nfp.jobs.bench import OURS, Bench, FakePeer, result_body, story, the
 
@@ -26,7 +27,7 @@ def says(command: Command, uuid: str, attempt: int = 3, status: int = 200) -> Pa
 @for_each("first", ["worker", "client"])
 def test_a_job_that_runs_at_a_worker_goes_there_whatever_else_waits(target, first):
     """The task must not run twice; other jobs are in front of it."""
-    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskEntry(service="net", task="ping", idempotent=False)]))
     a, b = bench.client("a"), bench.client("b")
     held = {"U": (3, "running")}
     if first == "worker":
@@ -163,6 +164,6 @@ def test_opens_without_ready_fill_no_memory():
 
 
 def test_an_open_of_who_may_not_be_a_worker_is_not_kept():
-    bench = Bench(access=Access(keys=[Key("K")]), config=DispatchConfig())
+    bench = Bench(access=Access(keys=[KeyEntry(key="K")]), config=DispatchConfig())
     bench.dispatcher.worker_opened(FakePeer("w1", key="K"), offered(1), bench.now)
     assert len(bench.dispatcher._workers._offers) == 0

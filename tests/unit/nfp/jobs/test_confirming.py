@@ -1,12 +1,13 @@
 """Whose job is it: a worker that is back, or must not begin twice, hears it from the broker before it begins."""
 
 from broker.nfp import bodies
-from broker.nfp.access import Access, TaskRule
+from broker.nfp.access import Access
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
 from broker.nfp.jobs.schedule import TAKE_BACK_S
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Accepted
+from broker.settings.nfp import TaskEntry
 from tests.tables import for_each
 from tests.unit.nfp.jobs.bench import Bench, said, the
 
@@ -70,7 +71,7 @@ def test_what_may_be_run_twice_is_not_confirmed():
 
 
 def test_a_worker_that_asks_first_is_answered_whatever_the_settings_say():
-    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", True)]))
+    bench = Bench(access=Access(tasks=[TaskEntry(service="net", task="ping", idempotent=True)]))
     worker, _client, uuid, post = given(bench, tasks=ONCE)
     bench.accept(worker, post)
     assert confirmed(worker) == [uuid]
@@ -78,7 +79,7 @@ def test_a_worker_that_asks_first_is_answered_whatever_the_settings_say():
 
 @for_each("ours", [False, True])
 def test_what_must_not_be_run_twice_may_have_begun_where_nobody_asks_first(ours):
-    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskEntry(service="net", task="ping", idempotent=False)]))
     worker, client = bench.register("w1", ours=ours), bench.client()
     bench.post(client)
     the(worker.take(), POST)

@@ -2,7 +2,7 @@
 
 import json
 
-from broker.nfp.access import Access, Rule
+from broker.nfp.access import Access
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
 from broker.nfp.jobs.model import JOB_BYTES, PART_BYTES
@@ -10,6 +10,7 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Standing
 from broker.nfp.records import Dispatched, Forgotten, JobAdded
 from broker.nfp.targets import ALL
+from broker.settings.nfp import RuleEntry
 from tests.tables import for_each
 from tests.unit.nfp.jobs.bench import Bench, FakePeer, said, story, the
 
@@ -201,7 +202,7 @@ def test_put_that_goes_nowhere_is_counted(holder):
 
 # -- rights ---------------------------------------------------------------------------------------
 
-RULES = [Rule(services=("secret",), allow=False)]
+RULES = [RuleEntry(services=("secret",), allow=False)]
 
 
 @for_each(

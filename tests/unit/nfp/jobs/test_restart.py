@@ -2,11 +2,12 @@
 
 import pytest
 
-from broker.nfp.access import Access, TaskRule
+from broker.nfp.access import Access
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Accepted, Finished, JobAdded
+from broker.settings.nfp import TaskEntry
 from tests.tables import for_each
 from tests.unit.nfp.jobs.bench import Bench, FakePeer, result_body, said, story, the
 
@@ -102,7 +103,7 @@ def _keepalive() -> Packet:
 
 
 def test_a_worker_that_had_left_is_not_waited_for():
-    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskEntry(service="net", task="ping", idempotent=False)]))
     worker = bench.register("w1", ours=True)
     stages(bench, worker, "accepted")
     snapshot = bench.journal.snapshot()._replace(workers=())
@@ -322,7 +323,7 @@ def test_a_worker_that_lost_the_race_is_told_once_the_result_is_safe():
 
 def test_an_older_token_in_a_201_does_not_make_the_store_forget_the_acceptance():
     """A deployed worker answers a second POST with the address of the first."""
-    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskEntry(service="net", task="ping", idempotent=False)]))
     worker = bench.register("w1")
     uuid = bench.post(bench.client(), timeout=500)
     first = the(worker.take(), POST)

@@ -2,11 +2,12 @@
 
 import json
 
-from broker.nfp.access import Access, TaskRule
+from broker.nfp.access import Access
 from broker.nfp.frames import encode
 from broker.nfp.jobs import worker_messages
 from broker.nfp.names import SEED_CODES, Command
 from broker.nfp.records import Dispatched, Finished, JobAdded
+from broker.settings.nfp import TaskEntry
 from tests.tables import for_each
 from tests.unit.nfp.jobs.bench import Bench, result_body, said, story, the
 
@@ -50,7 +51,7 @@ def test_what_is_written_down():
 
 
 def test_nothing_leaves_before_its_commit():
-    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskEntry(service="net", task="ping", idempotent=False)]))
     worker, client = bench.register("w1"), bench.client()
     worker.take()
     commit, bench.journal.commit = bench.journal.commit, lambda: None

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from broker.children.child import ENDS_MAX
-from broker.nfp.access import Access, Key, TaskRule
+from broker.nfp.access import Access
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
 from broker.nfp.jobs.schedule import ACKNOWLEDGE_S
@@ -13,6 +13,7 @@ from broker.nfp.jobs.workers import GRID_S
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import WorkerOpen
 from broker.nfp.records import Dispatched, Finished, Returned, WorkerLeft, WorkerSeen
+from broker.settings.nfp import KeyEntry, TaskEntry
 from tests.tables import for_each
 from tests.unit.nfp.jobs.bench import OURS, Bench, FakePeer, result_body, said, story, the
 
@@ -105,7 +106,7 @@ def test_disconnect_of_the_unregistered_is_no_news():
 
 @for_each("service", ["mmi.service.broker", "sid.service.broker", "all", "net"])
 def test_who_may_not_offer_a_service_is_refused(service):
-    bench = Bench(access=Access(keys=[Key("K", services=("db",))]))
+    bench = Bench(access=Access(keys=[KeyEntry(key="K", services=("db",))]))
     worker = bench.register("w1", service, key="K")
     the(worker.take(), DISCONNECT)
     assert bench.counts.refused == 1
@@ -294,7 +295,7 @@ def test_a_job_for_any_goes_to_another_worker(accepted, how):
 )
 @for_each("accepted", [False, True])
 def test_only_idempotent_tasks_are_run_again_after_they_were_accepted(setting, own, repeated, accepted):
-    tasks = [TaskRule("net", "ping", setting)] if setting is not None else []
+    tasks = [TaskEntry(service="net", task="ping", idempotent=setting)] if setting is not None else []
     bench = Bench(access=Access(tasks=tasks))
     first = bench.register("w1", ours=True, tasks={"ping": own})
     client = bench.client()

@@ -5,12 +5,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from broker.nfp.access import Access, Key, Rule
+from broker.nfp.access import Access
 from broker.nfp.contract import Answer
 from broker.nfp.frames import Packet
 from broker.nfp.inventory import Datastore
 from broker.nfp.names import SID, Dialect
 from broker.nfp.principal import Principal, Standing
+from broker.settings.nfp import KeyEntry, RuleEntry
 from tests.tables import for_each
 from tests.unit.nfp.management import fakes
 
@@ -59,7 +60,7 @@ def read(tmp_path: Path) -> Datastore:
     return datastore
 
 
-def service(tmp_path: Path, *rules: Rule) -> Broker:
+def service(tmp_path: Path, *rules: RuleEntry) -> Broker:
     return Broker(read(tmp_path), Access(rules=rules), PINS)
 
 
@@ -116,10 +117,10 @@ def test_who_may_not(tmp_path: Path, name: str, principal: Principal) -> None:
 def test_a_free_name_makes_nobody_a_worker(tmp_path: Path, name: str, key: str, status: int) -> None:
     """Where only listed keys may be workers, others read no inventory by taking a worker's name."""
     keys = [
-        Key("K1", "w1", services=("nornir",)),
-        Key("K2", "w1-NFPClient"),
-        Key("K7", "w7", services=("*",)),
-        Key("K8", "c8"),
+        KeyEntry(key="K1", name="w1", services=("nornir",)),
+        KeyEntry(key="K2", name="w1-NFPClient"),
+        KeyEntry(key="K7", name="w7", services=("*",)),
+        KeyEntry(key="K8", name="c8"),
     ]
     access = Access(keys, offer_unlisted=False)
     inventory = Broker(read(tmp_path), access, {"w1": "K1"})
@@ -142,7 +143,9 @@ def test_a_free_name_makes_nobody_a_worker(tmp_path: Path, name: str, key: str, 
 )
 def test_listed_keys_and_others(unlisted: bool, worker: str, name: str, key: str, status: int) -> None:
     """``worker`` is the key that w1 is pinned to; K1 and K2 are listed."""
-    access = Access([Key("K1", "lab 1", services=("*",)), Key("K2", "lab 2", services=("*",))])
+    access = Access(
+        [KeyEntry(key="K1", name="lab 1", services=("*",)), KeyEntry(key="K2", name="lab 2", services=("*",))]
+    )
     inventory = Broker(Datastore(None), access, {"w1": worker}, unlisted=unlisted)
     principal = access.principal_of(key, name)
     assert principal is not None
@@ -150,7 +153,7 @@ def test_listed_keys_and_others(unlisted: bool, worker: str, name: str, key: str
 
 
 def test_a_rule_lets_others_see_what_is_no_secret(tmp_path: Path) -> None:
-    rule = Rule(services=(SID,), tasks=("get_inventory", "get_inventory_of_others"))
+    rule = RuleEntry(services=(SID,), tasks=("get_inventory", "get_inventory_of_others"))
     inventory = service(tmp_path, rule)
     user = json.loads(ask(inventory, Asker("cli", who(Standing.USER, "K8")), name="w1").body)
     assert user == {"service": "nornir", "password": "***", "url": "http://***@h/"}

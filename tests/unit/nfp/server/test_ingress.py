@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import msgspec
 
 from broker.nfp import opening
-from broker.nfp.access import Access, Rule
+from broker.nfp.access import Access
 from broker.nfp.contract import Answer
 from broker.nfp.frames import Packet, encode
 from broker.nfp.management import EventBus, Questions
@@ -15,6 +15,7 @@ from broker.nfp.server.connections import ReconnectNudge
 from broker.nfp.server.ingress import FORGIVE_S, Ingress
 from broker.nfp.server.names import NameOwners
 from broker.nfp.server.router import EVERYBODY
+from broker.settings.nfp import RuleEntry
 from tests.live.nfp import keepalive, ready, request
 from tests.tables import for_each
 from tests.unit.nfp.server.scripted import RecordingDispatch, RecordingJournal, RecordingPeer
@@ -187,7 +188,7 @@ def test_rules_hold_for_the_brokers_own_services():
     )
     assert on.ingress.denied == 2
     assert not on.questions.calls
-    allowed = Setting(Access(rules=[Rule(tasks=("shutdown",))]))
+    allowed = Setting(Access(rules=[RuleEntry(tasks=("shutdown",))]))
     assert (
         allowed.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"shutdown"}'))[0].status
         == 200
@@ -220,7 +221,7 @@ def test_workers_are_managed_by_whom_the_rules_let(command, dialect, standing, t
 
 
 def test_a_rule_lets_users_end_workers():
-    on = Setting(Access(rules=[Rule(services=(MMI_WORKER,), tasks=("shutdown",))]))
+    on = Setting(Access(rules=[RuleEntry(services=(MMI_WORKER,), tasks=("shutdown",))]))
     on.say(request(Command.MMI, "u", service=MMI_WORKER, body=b'{"task":"shutdown"}'))
     on.say(request(Command.MMI, "u", service=MMI_WORKER, body=b'{"task":"restart"}'))
     assert on.dispatch.names == ["relay_mmi"]
@@ -229,7 +230,7 @@ def test_a_rule_lets_users_end_workers():
 @for_each("standing", [Standing.GUEST, Standing.USER])
 def test_logs_are_for_owners_unless_a_rule_spells_them(standing):
     logs = request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"get_logs"}')
-    for rules, status in (((), 400), ([Rule()], 400), ([Rule(tasks=("get_logs",))], 200)):
+    for rules, status in (((), 400), ([RuleEntry()], 400), ([RuleEntry(tasks=("get_logs",))], 200)):
         on = Setting(Access(rules=rules))
         on.peer.principal = on.peer.principal._replace(standing=standing)
         assert on.say(logs)[0].status == status
