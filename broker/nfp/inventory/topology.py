@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -213,19 +214,16 @@ def _named(main: Document, section: _Section) -> Iterator[tuple[str, tuple[str, 
 
 def _check_dependencies(main: Document, workers: list[TopologyWorker]) -> None:
     """Each exists, and none waits for itself."""
-    left = {each.name: set(each.depends_on) for each in workers}
+    there = {each.name for each in workers}
     for each in workers:
         for other in each.depends_on:
-            if other not in left:
+            if other not in there:
                 raise ConfigError(
                     f"{each.where}: {each.name!r} depends on {other!r}, which the topology lacks"
                 )
-    while left:
-        free = [name for name, others in left.items() if not others & left.keys()]
-        if not free:
-            circle = ", ".join(left)
-            raise main.fault(
-                ("topology", "workers"), f"these workers depend on each other in a circle: {circle}"
-            )
-        for name in free:
-            del left[name]
+    try:
+        TopologicalSorter({each.name: each.depends_on for each in workers}).prepare()
+    except CycleError as error:
+        circle = ", ".join(dict.fromkeys(reversed(error.args[1])))
+        text = f"these workers depend on each other in a circle: {circle}"
+        raise main.fault(("topology", "workers"), text) from error

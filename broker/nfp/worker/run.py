@@ -54,18 +54,12 @@ STARTING: Final = "starting"
 RUNNING: Final = "running"
 ENDED: Final = "ended"
 
-WAIT: Final = "wait"
-HOLD: Final = "hold"
-START: Final = "start"
-ENTER: Final = "enter"
-END: Final = "end"
-
 RUN: Final[Table] = {
-    COMING: {WAIT: WAITING, HOLD: HELD, END: ENDED},
-    HELD: {WAIT: WAITING, END: ENDED},
-    WAITING: {START: STARTING, HOLD: HELD, END: ENDED},
-    STARTING: {ENTER: RUNNING, HOLD: HELD, END: ENDED},
-    RUNNING: {END: ENDED},
+    COMING: {"wait": WAITING, "hold": HELD, "end": ENDED},
+    HELD: {"wait": WAITING, "end": ENDED},
+    WAITING: {"start": STARTING, "hold": HELD, "end": ENDED},
+    STARTING: {"enter": RUNNING, "hold": HELD, "end": ENDED},
+    RUNNING: {"end": ENDED},
     ENDED: {},
 }
 
@@ -198,7 +192,7 @@ class JobRun:
 
     def end(self, status: int, result: bytes, *, failed: bool) -> None:
         """Set the final result."""
-        self.step(END)
+        self.step("end")
         self.status, self.result, self.failed = status, result, failed
         self.ended_s = time.time()
         self.question = None
@@ -213,15 +207,13 @@ class JobRun:
 
     # -- its task ---------------------------------------------------------------------------------
 
-    async def bring(self, task: Task | None, context: TaskContext, session: Session) -> Result:
+    async def bring(self, task: Task, context: TaskContext, session: Session) -> Result:
         """What the task brings; an exception becomes a failed result.
 
         Raises:
             asyncio.CancelledError: the job was deleted, or the worker ends.
         """
         try:
-            if task is None:
-                raise LookupError(session.no_task(self.task))
             value = await self._enter(task, context, session)
         except JobCancelled as error:
             result = self.cancellation() if self.cancelled else Result(failed=True, status="failed")
@@ -230,8 +222,7 @@ class JobRun:
             if isinstance(error, asyncio.CancelledError) and (self.cancelled or session.stopping):
                 raise  # else somebody in the user's code cancelled it, or said so
             late = isinstance(error, TimeoutError) and self.left_s <= 0
-            said = text(error) if isinstance(error, LookupError) and task is None else trace_of(error)
-            result = failure(said, error, status="timeout" if late else "error")
+            result = failure(trace_of(error), error, status="timeout" if late else "error")
         else:
             result = value if isinstance(value, Result) else Result(result=value)
         return completed(result, context)

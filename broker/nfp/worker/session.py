@@ -36,13 +36,9 @@ from broker.nfp.peer.liveness import BrokerLiveness
 from broker.nfp.threads import Threads
 from broker.nfp.worker.run import (
     ENDED,
-    ENTER,
     HELD,
-    HOLD,
     PUTS_MAX,
     RUNNING,
-    START,
-    WAIT,
     WAITING,
     JobContext,
     JobRun,
@@ -467,7 +463,7 @@ class Session:
 
     def _hold(self, job: JobRun) -> None:
         """``job`` does not begin until its broker has said that it may, and ends at its deadline."""
-        job.step(HOLD)
+        job.step("hold")
         job.confirmed = False
         job.stop_timer()
         error = f"no broker said within {job.timeout_s:g} s that {self.worker} may run the job"
@@ -494,7 +490,7 @@ class Session:
     # -- it waits for its slot, and runs ----------------------------------------------------------
 
     def _wait_for_slot(self, job: JobRun) -> None:
-        job.step(WAIT)
+        job.step("wait")
         self._waiting.append(job)
         self._start_waiting()
 
@@ -507,7 +503,7 @@ class Session:
         """Fill free slots, in the order in which the jobs came; before the first connection they stay free."""
         while self._waiting and len(self.running) < self._slots and not self._paused:
             job = self._waiting.popleft()
-            job.step(START)
+            job.step("start")
             task = self.tasks.get(job.task)
             kind = JobContext if task is None or task.asynchronous else ThreadContext
             job.context = context = kind(job, self)
@@ -520,9 +516,9 @@ class Session:
         enter_job()
         try:
             if await self._may_begin(job):
-                job.step(ENTER)
+                job.step("enter")
                 job.started_s = time.time()
-                result = await job.bring(task, context, self)
+                result = self._no_task(job) if task is None else await job.bring(task, context, self)
         except HeadgateError as error:  # of the store
             result, status = failure(self._not_stored(error)), 500
         except asyncio.CancelledError:
@@ -550,38 +546,35 @@ class Session:
     async def _may_begin(self, job: JobRun) -> bool:
         """Return when the task of ``job``, which has its slot, may be entered; False: it is held back.
 
+        What must not be run twice is confirmed first, and that it has begun is on disk.
+
         Raises:
             HeadgateError: it cannot be stored.
         """
         if job.attempt and not job.confirmed and self.hold_s <= 0:
             self._hold(job)
             return False
-        if not job.idempotent:
-            if not await self._begin_once(job):
-                return False
-        elif self.pushes_results:
-            job.timer = self.loop.call_later(self.accept_after_s, self._still_running, job)
-        if job.idempotent and job.stored:
+        if job.idempotent:
+            if self.pushes_results:
+                job.timer = self.loop.call_later(self.accept_after_s, self._still_running, job)
+            if job.stored:
+                self.store.started(job.uuid)
+        else:
+            if job.attempt and not job.confirmed:
+                job.confirmation = self.loop.create_future()
+                await self._accept(job)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, job.left_s)):
+                        await job.confirmation
+                if job.left_s <= 0:
+                    return True  # it is over: its context says so before the task is entered
             self.store.started(job.uuid)
+            await self.store.durable()
+            if job.attempt and not job.confirmed:
+                self._hold(job)  # the connection was lost meanwhile, and the broker's word with it
+                return False
         if not self.pushes_results:
             self._send_event(job, "progress", "starting", "running")
-        return True
-
-    async def _begin_once(self, job: JobRun) -> bool:
-        """What must not be run twice is confirmed first, and that it has begun is on disk; False: it is held back."""
-        if job.attempt and not job.confirmed:
-            job.confirmation = self.loop.create_future()
-            await self._accept(job)
-            try:
-                async with asyncio.timeout(max(0.0, job.left_s)):
-                    await job.confirmation
-            except TimeoutError:
-                return True  # it is over: its context says so before the task is entered
-        self.store.started(job.uuid)
-        await self.store.durable()
-        if job.attempt and not job.confirmed:
-            self._hold(job)  # the connection was lost meanwhile, and the broker's word with it
-            return False
         return True
 
     def _still_running(self, job: JobRun) -> None:
@@ -597,11 +590,11 @@ class Session:
         except HeadgateError as error:
             log.warning("%s: job %s is not stored: %s", self.worker, job.uuid, error)
 
-    def no_task(self, name: str) -> str:
-        """Why there is nothing to be entered."""
-        if not name:
-            return 'the body names no task, expected JSON with "task", "args" and "kwargs"'
-        return f"no task {name[:64]!r}, expected one of {', '.join(sorted(self.tasks))}"
+    def _no_task(self, job: JobRun) -> Result:
+        said = f"no task {job.task[:64]!r}, expected one of {', '.join(sorted(self.tasks))}"
+        if not job.task:
+            said = 'the body names no task, expected JSON with "task", "args" and "kwargs"'
+        return failure(said, LookupError(said))
 
     def _not_stored(self, error: HeadgateError) -> str:
         return f"worker {self.worker} cannot store the job: {error}"
