@@ -13,8 +13,8 @@
 
 A verb's file is loaded when it is called: ``broker``, ``worker`` and ``up`` load neither typer nor rich. Files that
 several verbs share stand beside them: ``embedded`` is the broker as a part of another process, ``session`` the
-connection of the client verbs with its options, ``following`` a job on the screen while it runs, ``processes`` what
-``up`` looks after, ``norfab_worker`` what it runs in an interpreter that has NorFab.
+connection of the client verbs with its options, ``following`` a job on the screen while it runs, ``norfab_worker`` what
+``up`` runs in an interpreter that has NorFab.
 """
 
 from __future__ import annotations

@@ -64,22 +64,15 @@ def entry(key: str, name: str, standing: str, services: list[str] | None) -> str
 def list_(base_dir: shared.BaseDir = None, as_json: options.AsJson = False) -> int:
     """List the keys in the base directory: the broker's, its owner's, those of peers."""
     base = folder(base_dir)
-    found = [(path.name, "broker") for path in (base / "broker.key",) if path.exists()]
-    found += [(path.name, "owner") for path in (base / OWNER_FILE,) if path.exists()]
-    found += [(f"peers/{path.name}", "peer") for path in sorted((base / "peers").glob("*.key_secret"))]
-    values = [
-        {"file": str(base / file), "whose": whose, "key": load_public(base / file).public_key}
-        for file, whose in found
-    ]
+    kinds = (("broker", "broker.key"), ("owner", OWNER_FILE), ("peer", "peers/*.key_secret"))
+    found = [(whose, path) for whose, pattern in kinds for path in sorted(base.glob(pattern))]
+    rows = [(whose, load_public(path).public_key, str(path)) for whose, path in found]
     screen = Screen(as_json)
-    if not values and not as_json:
+    if not rows and not as_json:
         screen.line(f"no keys in {base}")
     else:
-        screen.records(
-            ("whose", "public key", "file"),
-            values,
-            [(value["whose"], value["key"], value["file"]) for value in values],
-        )
+        values = [{"file": file, "whose": whose, "key": key} for whose, key, file in rows]
+        screen.records(("whose", "public key", "file"), values, rows)
     return OK
 
 

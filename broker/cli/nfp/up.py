@@ -8,20 +8,23 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from broker import home, interpreter
-from broker.children.child import Program
+from broker import home, interpreter, supervision
+from broker.children.child import Child, Program, Tell
+from broker.children.supervisor import HURRY_S, Step, Supervisor, all_left
 from broker.cli.nfp import norfab_worker
 from broker.cli.nfp.broker import arguments as broker_arguments
 from broker.cli.nfp.broker import section_of
-from broker.cli.nfp.processes import Processes
 from broker.cli.parsing import Parser
+from broker.endings import CONFIG, FAILED, OK, USAGE
 from broker.endpoints import parse
 from broker.errors import ConfigError
 from broker.listening import contact
@@ -31,10 +34,13 @@ from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key
 from broker.obstacles import obstacle
 from broker.outlet import take_over
 from broker.settings import NfpSection
+from broker.tasks import first_of
 
 BROKER: Final = "broker"
 """What the broker is called on the terminal and in the folder of logs."""
 DRAIN_S: Final = 30.0
+KILL_S: Final = 10.0
+"""How long a process may live after the time that it has for its end."""
 SPARE_S: Final = 10.0
 """How much longer than its running jobs a process may take to end before it is killed."""
 LOG_BYTES_MAX: Final = 16 << 20
@@ -82,17 +88,7 @@ def arguments() -> Parser:
     add("--no-workers", action="store_true", help="Start the broker only.")
     add("-w", "--worker", action="append", metavar="NAME", help="Only this worker; may be given again.")
     add("--server-key", metavar="KEY", help="Key of a broker that is elsewhere (default: broker.shared_key).")
-    add(
-        "--key-secret",
-        metavar="FILE",
-        help="The broker's CURVE certificate (default: in the base directory).",
-    )
     add("--base-dir", metavar="DIR", help="Keys, jobs and files (default: ~/.local/state/headgate/nfp).")
-    add(
-        "--logs",
-        metavar="DIR",
-        help="Folder of what each process prints (default: logs in the base directory).",
-    )
     add(
         "--norfab",
         metavar="PYTHON",
@@ -112,9 +108,6 @@ def arguments() -> Parser:
     add("-c", "--config", metavar="FILE", help="TOML with a section [nfp], for the broker.")
     add("-s", "--set", action="append", default=[], metavar="nfp.KEY=VALUE", help="A setting of the broker.")
     add("--json", action="store_true", help="Print an object a line: time, name, event, text.")
-    add(
-        "-q", "--quiet", action="store_true", help="Print what starts and ends, not what the processes print."
-    )
     return parser
 
 
@@ -136,8 +129,8 @@ def main(argv: list[str]) -> int:
         raise ConfigError(
             f"{given.inventory}: nothing to start: topology has no workers, and no broker is wanted"
         )
-    logs = Path(given.logs or commands.base_dir / "logs")
-    told = OutputPrinter(logs, as_json=given.json, quiet=given.quiet)
+    logs = commands.base_dir / "logs"
+    told = OutputPrinter(logs, as_json=given.json)
     told("", "logs", f"logs in {logs}")
     try:
         with tempfile.TemporaryDirectory(prefix="headgate-nfp-up-") as folder:
@@ -231,8 +224,7 @@ class Commands:
         words += ["--endpoint", topology.endpoint] if topology.endpoint else []
         words += ["--base-dir", str(self.base_dir)] if given.base_dir else []
         words += ["--files", topology.files] if topology.files else []
-        for name in ("config", "key_secret"):
-            words += [f"--{name.replace('_', '-')}", getattr(given, name)] if getattr(given, name) else []
+        words += ["--config", given.config] if given.config else []
         for each in given.set:
             words += ["--set", each]
         return words + self._shared()
@@ -258,6 +250,67 @@ class Commands:
         return [self._given.norfab, "-P", script, self._inventory, worker.name, self._contact, key]
 
 
+# -- what looks after it: the broker begins and ends the others; without it there are none ---------
+
+
+class Processes(Supervisor):
+    """The processes of a broker and of its workers.
+
+    Args:
+        programs: in the order of their start. tell: see ``Tell``; ``up`` and ``leaving`` have the name "".
+            folder: for sockets. interval_s: between two starts.
+            patience_s: how long all but those that are needed, and then these, may take to leave.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        tell: Tell,
+        folder: str,
+        *,
+        interval_s: float = 0.0,
+        patience_s: float = KILL_S,
+    ) -> None:
+        super().__init__(
+            [Child(each, tell, os.path.join(folder, str(at))) for at, each in enumerate(programs)],
+            interval_s,
+        )
+        self._tell = tell
+        self._patience_s = patience_s
+
+    async def run(self) -> int:
+        """Run until told to leave, or until what matters is left; returns an exit code."""
+        self.on_signals()
+        loop = asyncio.get_running_loop()
+        supervision.watch(loop.call_later)
+        children = self.children.values()
+        first = [child for child in children if child.program.needed]
+        await first_of(self._begin(), all_left(first or children), self.leaving.wait())
+        told = self.leaving.is_set()
+        self.leaving.set()
+        if any(not child.left.is_set() for child in children):
+            self._tell("", "leaving", "ends all, workers first")
+        supervision.leaving(2 * (self._patience_s + HURRY_S))
+        for share in ([child for child in children if child not in first], first):
+            await self.end(share, Step(share, signal.SIGTERM, self._patience_s))
+        codes = {child.code for child in first or children}
+        if told or codes == {OK}:
+            return OK
+        return CONFIG if codes <= {CONFIG, USAGE} else FAILED
+
+    async def _begin(self) -> None:
+        """Start all, tell what is there, and do not end by itself."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self.start()
+        ready = [name for name, child in self.children.items() if child.ready]
+        absent = [name for name in self.children if name not in ready]
+        said = f"up after {loop.time() - began:.2f} s: {', '.join(ready) or 'nobody'}"
+        self._tell("", "up", f"{said}; not there: {', '.join(absent)}" if absent else said)
+        supervision.announce(loop.call_later, "READY=1")
+        await self.leaving.wait()
+
+
 # -- what is told ---------------------------------------------------------------------------------
 
 
@@ -267,20 +320,19 @@ class OutputPrinter:
     A terminal that stands still does not hold up those who print (``outlet``): what it does not take is in the files.
 
     Args:
-        folder: of the files, made when it is not there. as_json: objects, one a line. quiet: no lines of processes.
+        folder: of the files, made when it is not there. as_json: objects, one a line.
 
     Raises:
         ConfigError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, *, as_json: bool, quiet: bool) -> None:
+    def __init__(self, folder: Path, *, as_json: bool) -> None:
         try:
             home.make(folder)
         except OSError as error:
             raise obstacle(f"{folder}: cannot make the folder: {error.strerror}", error) from error
         self._folder = folder
         self._as_json = as_json
-        self._quiet = quiet
         self._files: dict[str, _File] = {}
         self._screen = take_over("stdout", self._dropped)
 
@@ -289,8 +341,6 @@ class OutputPrinter:
         now = _now()
         if name:
             self._keep(name, text if event == "line" else f"{now} -- {text}")
-        if event == "line" and self._quiet:
-            return
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             self._screen.write(self._told(now, name, event, text))
 

@@ -20,13 +20,10 @@ and ``norfab.core.client`` are then these classes. Names, arguments and what com
 - Our own things are elsewhere: keys and jobs in ``peer.keys.default_base_dir()``. Fetched files are where NorFab has
   them, in ``__norfab__/files/client/NAME/fetchedfiles`` beside the inventory.
 
-What NorFab's client has and this one has not raises an AttributeError that says what to use instead.
-
 ::
 
     nfapi        NorFab: start, make_client, destroy
-    client       NFPClient and the future that it submits jobs with
-    inventory    what of the inventory they need
+    client       NFPClient and the future that it submits jobs with; what of the inventory they need
 
 ``__main__`` runs a script without a changed line.
 """

@@ -1,4 +1,6 @@
-"""NorFab's ``NFPClient`` and ``NFPJobFuture`` over ``broker.nfp.client.BlockingClient``."""
+"""NorFab's ``NFPClient`` and ``NFPJobFuture`` over ``broker.nfp.client.BlockingClient``, and of its inventory what
+they need.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +10,60 @@ import os
 from collections.abc import Iterator, Mapping
 from errno import EINVAL, ENOENT
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from broker.errors import ConfigError, LinkClosed
+from broker.errors import LinkClosed
 from broker.nfp.client import FetchFailed, JobError, JobFailed, JobTimeout, RequestFailed
 from broker.nfp.client.blocking import BlockingClient, BlockingJob
+from broker.nfp.inventory import Datastore
 from broker.nfp.names import Code
-from broker.nfp.norfab.inventory import Inventory
+from broker.nfp.peer.keys import PLAINTEXT, default_base_dir, found_broker_key
 from broker.nfp.worker.fetched import delete
 from broker.nfp.worker.run import Result
 
 log = logging.getLogger("headgate")
-INSTEAD: Final = {
-    "post": "submit_job() submits, result() of what it returns waits",
-    "get": "submit_job(..., uuid=UUID).result() waits for a job that is there already",
-    "get_iter": "events() of what submit_job() returns",
-    "run_job_iter": "events() of what submit_job() returns",
-    "get_agent": "the service of an agent's worker by run_job()",
-    "get_stats": "mmi('mmi.service.broker', 'get_stats') for the broker; run_job(SERVICE, 'get_stats') for workers",
-    "job_db": "job_futures for unfinished jobs, `headgate nfp jobs` for all",
-}
-"""What the adapter has not -> what to use in its place."""
+
+
+class Inventory:
+    """NorFab's inventory, from a YAML file or a mapping.
+
+    Attributes:
+        path: of the file; None for a mapping. base_dir: its folder. broker, workers, topology, hooks: its sections.
+
+    Raises:
+        ConfigError: the file cannot be used; file, line and what is wrong.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        base_dir: str | None = None,
+    ) -> None:
+        self.path = None if data else os.path.abspath(path or "inventory.yaml")
+        self.base_dir = os.path.abspath(
+            base_dir or (os.path.dirname(self.path) if self.path else os.getcwd())
+        )
+        if self.path:
+            datastore = Datastore(self.path)
+            datastore.load()
+            data = datastore.whole()
+        self.data = dict(data or {})
+        self.broker: dict[str, Any] = self.data.get("broker") or {}
+        self.workers: dict[str, Any] = self.data.get("workers") or {}
+        self.topology: dict[str, Any] = self.data.get("topology") or {}
+        self.hooks: dict[str, Any] = self.data.get("hooks") or {}
+
+    def server_key(self) -> str | None:
+        """The broker's key: the shared one, else that of our broker, else that of NorFab's beside the inventory."""
+        if self.broker.get("zmq_auth") is False:
+            return PLAINTEXT
+        if self.broker.get("shared_key") or found_broker_key(default_base_dir()):
+            return self.broker.get("shared_key") or None
+        theirs = Path(self.base_dir, "__norfab__", "files", "broker", "public_keys", "broker.key")
+        return str(theirs) if theirs.exists() else None
 
 
 class NFPJobFuture:
@@ -117,10 +150,6 @@ class NFPClient:
         jobs = self._nfp.unfinished()
         return {job.uuid: NFPJobFuture(job, "all", job.timeout_s, {}) for job in jobs}
 
-    def __getattr__(self, name: str) -> Any:
-        instead = INSTEAD.get(name, "broker.nfp.client.BlockingClient has all that our broker can do")
-        raise AttributeError(f"the adapter's NFPClient has no {name!r}; use instead: {instead}")
-
     def submit_job(
         self,
         service: str,
@@ -194,10 +223,6 @@ class NFPClient:
         return [self._fetch_one(each, timeout, read) for each in url]
 
     def _fetch_one(self, url: str, timeout: float, read: bool) -> dict[str, Any]:
-        if url.startswith("git://"):
-            raise ConfigError(
-                f"{url[:64]!r}: git:// is not resolved here, share a clone and fetch it by nf://"
-            )
         to = os.path.join(self.base_dir, "fetchedfiles", *url.removeprefix("nf://").split("/"))
         try:
             path = self._nfp.fetch(url, to, timeout_s=timeout).path
@@ -230,17 +255,9 @@ class NFPClient:
 
 
 def write_markdown(future: NFPJobFuture, results: Mapping[str, Any] | None) -> str:
-    """Results as Markdown: a heading for each worker, how its task ended, the result as JSON."""
-    lines = [f"# {future.service} {future.task}", "", f"Job `{future.uuid}`, keyword arguments:", ""]
-    lines += ["```json", json.dumps(future.kwargs, indent=2, default=str), "```", ""]
-    for worker, result in (results or {}).items():
-        said = result if isinstance(result, dict) else {"result": result}
-        lines += [
-            f"## {worker}",
-            "",
-            f"- status: {said.get('status')}",
-            f"- failed: {bool(said.get('failed'))}",
-        ]
-        lines += [f"- error: {error}" for error in said.get("errors") or ()]
-        lines += ["", "```json", json.dumps(said.get("result"), indent=2, default=str), "```", ""]
-    return "\n".join(lines if results else [*lines, "No results."])
+    """Results as Markdown: a heading for each worker, and under it all that its task has brought, as JSON."""
+    lines = [f"# {future.service} {future.task}", "", f"Job `{future.uuid}`, keyword arguments:"]
+    for heading, value in (("", future.kwargs), *(results or {}).items()):
+        lines += [*(["", f"## {heading}"] if heading else []), "", "```json"]
+        lines += [json.dumps(value, indent=2, default=str), "```"]
+    return "\n".join(lines if results else [*lines, "", "No results."]) + "\n"

@@ -23,8 +23,7 @@ from broker.children.supervisor import Step, Supervisor
 from broker.errors import ConfigError
 from broker.loopthread import LoopThread
 from broker.nfp.inventory import load_environment
-from broker.nfp.norfab.client import NFPClient
-from broker.nfp.norfab.inventory import Inventory
+from broker.nfp.norfab.client import Inventory, NFPClient
 from broker.nfp.peer.brokers import DEFAULT
 from broker.tasks import first_of
 

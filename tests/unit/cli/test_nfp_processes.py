@@ -12,7 +12,7 @@ import pytest
 from broker.children import supervisor as children
 from broker.children.child import Program, Restarts
 from broker.cli.exits import CONFIG, FAILED, OK
-from broker.cli.nfp.processes import Processes
+from broker.cli.nfp.up import Processes
 
 PATIENCE_S = 40.0
 ENDS_MAX = 3

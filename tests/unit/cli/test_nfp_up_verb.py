@@ -79,14 +79,14 @@ def test_what_is_started(inventory: Path) -> None:
 
 def test_options_are_passed_on(inventory: Path) -> None:
     given = ["--base-dir", "state", "--no-store", "--no-curve", "--insecure", "--drain", "5"]
-    given += ["--config", "nfp.toml", "--set", "nfp.credits=4", "--key-secret", "key"]
+    given += ["--config", "nfp.toml", "--set", "nfp.credits=4"]
     Path("nfp.toml").write_text("")
     found = programs(inventory, *given)
     broker, worker = " ".join(found["broker"]), " ".join(found["w"])
     for words in (broker, worker):
         assert f"--base-dir {inventory.parent}/state" in words
         assert words.endswith("--no-curve --insecure --no-store")
-    assert "--config nfp.toml --key-secret key --set nfp.credits=4" in broker
+    assert "--config nfp.toml --set nfp.credits=4" in broker
     assert "--drain 5" in worker
 
 
@@ -204,7 +204,7 @@ def test_neither_broker_nor_workers(inventory: Path, capsys: pytest.CaptureFixtu
 
 
 def test_lines_are_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = up.OutputPrinter(tmp_path / "logs", as_json=False, quiet=False)
+    told = up.OutputPrinter(tmp_path / "logs", as_json=False)
     told("", "logs", "logs in x")
     told("a/b", "starting", "is started")
     told("a/b", "line", "text")
@@ -214,13 +214,16 @@ def test_lines_are_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (first.endswith(" -- is started"), second) == (True, "text")
 
 
-def test_objects_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = up.OutputPrinter(tmp_path, as_json=True, quiet=True)
+def test_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = up.OutputPrinter(tmp_path, as_json=True)
     told("w", "line", "text")
     told("w", "left", "has left")
     told.close()
-    said = json.loads(capsys.readouterr().out)
-    assert (said["name"], said["event"], said["text"]) == ("w", "left", "has left")
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(said["name"], said["event"], said["text"]) for said in told] == [
+        ("w", "line", "text"),
+        ("w", "left", "has left"),
+    ]
     assert "text" in (tmp_path / "w.log").read_text()
 
 
@@ -229,7 +232,7 @@ def test_what_nobody_reads_is_told_as_an_object_among_objects(
 ) -> None:
     with open(tmp_path / "out", "w", encoding="utf-8") as out:
         monkeypatch.setattr("sys.stdout", Outlet(out))
-        up.OutputPrinter(tmp_path, as_json=True, quiet=True).close()
+        up.OutputPrinter(tmp_path, as_json=True).close()
         said = json.loads(sys.stdout.told_of(7))
     assert (said["event"], said["text"][:7]) == ("dropped", "7 lines")
 
@@ -237,6 +240,6 @@ def test_what_nobody_reads_is_told_as_an_object_among_objects(
 def test_a_folder_that_cannot_be_made(
     tmp_path: Path, inventory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").write_text("")
-    assert main(["nfp", "up", "--logs", str(tmp_path / "file")]) == exits.CONFIG
+    (tmp_path / "logs").write_text("")
+    assert main(["nfp", "up", "--base-dir", str(tmp_path)]) == exits.CONFIG
     assert "cannot make the folder" in capsys.readouterr().err

@@ -14,8 +14,7 @@ import pytest
 
 import broker.nfp
 from broker.nfp.client import NfpClient
-from broker.nfp.norfab.client import NFPClient
-from broker.nfp.norfab.inventory import Inventory
+from broker.nfp.norfab.client import Inventory, NFPClient
 from broker.nfp.worker import Worker
 from tests.live.nfp import running, section, workers_of
 
