@@ -7,6 +7,10 @@ What is not in a table cannot happen: it raises, and nothing has changed.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+State = TypeVar("State", bound=str)
+Step = TypeVar("Step", bound=str)
 Table = dict[str, dict[str, str]]
 
 
@@ -14,7 +18,7 @@ class IllegalEvent(Exception):
     """Something happened that cannot happen in this state: we are wrong, not a peer."""
 
 
-def following(table: Table, state: str, event: str) -> str:
+def following(table: dict[State, dict[Step, State]], state: State, event: Step) -> State:
     """Return the state that ``event`` leads to.
 
     Raises:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.nfp.bodies import read_token
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
-from broker.nfp.jobs.machine import CURRENT, FINAL, GIVEN, OPEN, STOPPING, STORED, TAKES_SLOT, WAITING
+from broker.nfp.jobs.machine import CURRENT, TAKES_SLOT
 from broker.nfp.jobs.model import JOB_BYTES, PART_BYTES
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.records import Dispatched, Finished, Forgotten, Snapshot
@@ -252,7 +252,7 @@ class Machine(RuleBasedStateMachine):
                 over_s = CONFIG.hold_s + CONFIG.keepalive_s + 0.1
                 last = max(attempt.heard, attempt.asked, self.workers[worker.name].room_at)
                 full = worker.connection.peer.room == 0
-                assert attempt.state != STOPPING or full or self.bench.now - last <= over_s
+                assert attempt.state != "stopping" or full or self.bench.now - last <= over_s
 
     @invariant()
     def credits_hold(self) -> None:
@@ -461,22 +461,22 @@ def check(state: Any) -> None:
     assert not state.returned
     for order in state.by_uuid.values():
         parts = order.parts.values()
-        if order.state == STORED:
+        if order.state == "stored":
             assert not parts
             assert order.timer is None
             continue
-        assert order.open == sum(part.state != FINAL for part in parts)
-        assert (order.state == OPEN) == (bool(order.open) or not parts)
-        assert (order.timer is not None) == (order.state == OPEN)
-        queued = sum(part.state == WAITING for part in parts) if parts else 1
+        assert order.open == sum(part.state != "final" for part in parts)
+        assert (order.state == "open") == (bool(order.open) or not parts)
+        assert (order.timer is not None) == (order.state == "open")
+        queued = sum(part.state == "waiting" for part in parts) if parts else 1
         assert order.waiting == queued
         if queued:
             waiting[order.holder] = waiting.get(order.holder, 0) + 1
             waiting_parts[order.holder] = waiting_parts.get(order.holder, 0) + queued
         assert order.size >= JOB_BYTES + len(order.body) + len(parts) * PART_BYTES
         for part in parts:
-            assert (part.queue is not None) == (part.state == WAITING)
-            assert (part.current is not None) == (part.state == GIVEN)
+            assert (part.queue is not None) == (part.state == "waiting")
+            assert (part.current is not None) == (part.state == "given")
             if part.current is not None:
                 worker = part.current.worker
                 assert part.current.state in CURRENT
@@ -485,19 +485,19 @@ def check(state: Any) -> None:
                 current[part] = worker.name
     assert state.waiting.counts == waiting
     assert state.waiting_parts.counts == waiting_parts
-    assert state.open_parts == sum(order.open for order in state.by_uuid.values() if order.state == OPEN)
-    assert state.open_jobs == sum(order.state == OPEN for order in state.by_uuid.values())
-    assert state.open_bytes == sum(order.size for order in state.by_uuid.values() if order.state == OPEN)
+    assert state.open_parts == sum(order.open for order in state.by_uuid.values() if order.state == "open")
+    assert state.open_jobs == sum(order.state == "open" for order in state.by_uuid.values())
+    assert state.open_bytes == sum(order.size for order in state.by_uuid.values() if order.state == "open")
     closed = state
     assert closed.recent_bytes == sum(order.size for order in closed.recent)
-    assert [order for order in closed.by_end if order.state != STORED] == list(closed.recent)
+    assert [order for order in closed.by_end if order.state != "stored"] == list(closed.recent)
     assert closed.kept_bytes == sum(order.size for order in closed.by_end)
     assert [order.closed_at for order in closed.by_end] == sorted(order.closed_at for order in closed.by_end)
     for client in state.registry.clients.values():
         assert client.kept == sum(order.client is client for order in closed.by_end)
         assert client.owed.keys() <= state.by_uuid.keys()
     assert {order.uuid for order in closed.by_end} == {
-        order.uuid for order in state.by_uuid.values() if order.state != OPEN
+        order.uuid for order in state.by_uuid.values() if order.state != "open"
     }
     for worker in state.registry.workers.values():
         taken = sum(attempt.state in TAKES_SLOT for attempt in worker.attempts.values())
@@ -508,7 +508,7 @@ def check(state: Any) -> None:
         assert (worker in service.ahead) == (free and worker.busy > worker.slots)
         assert worker.timer is not None
         for attempt in worker.attempts.values():
-            assert attempt.state == STOPPING or current[attempt.part] == worker.name
+            assert attempt.state == "stopping" or current[attempt.part] == worker.name
     for uuid, worker in state.registry.claims.items():
         assert state.registry.workers[worker.name] is worker
         assert uuid in worker.claims

@@ -26,7 +26,6 @@ from broker.nfp import bodies
 from broker.nfp.contract import Peer
 from broker.nfp.frames import Packet, answer_packet
 from broker.nfp.jobs import told
-from broker.nfp.jobs.machine import FINAL, LOSE, LOST, OPEN
 from broker.nfp.jobs.model import Job, Part, Relay, WorkerEntry
 from broker.nfp.jobs.registry import EVERY_SERVICE
 from broker.nfp.jobs.schedule import MISSPELT, Jobs
@@ -147,7 +146,7 @@ def _again(jobs: Jobs, job: Job, peer: Peer, packet: Packet, now: float) -> None
     old, new = job.client, jobs.registry.client_of(peer, now)
     if old is not new:
         job.client = new
-        if job.state == OPEN:
+        if job.state == "open":
             old.open, new.open = old.open - 1, new.open + 1
         else:
             old.kept, new.kept = old.kept - 1, new.kept + 1
@@ -155,7 +154,7 @@ def _again(jobs: Jobs, job: Job, peer: Peer, packet: Packet, now: float) -> None
         jobs.registry.tidy_client(old)
     told.submitted(peer, job)
     for part in job.parts.values():
-        if part.state == FINAL:
+        if part.state == "final":
             told.again(part)
 
 
@@ -186,8 +185,8 @@ def _plan(jobs: Jobs, who: Principal | None, service: str, target: Target, task:
     if target.names:
         return _plan_named(jobs, who, service, target.names, task)
     every_one = registry.targets(service)
-    meant = [worker for worker in every_one if worker.state != LOST]
-    lost = tuple(worker.name for worker in every_one if worker.state == LOST) if meant else ()
+    meant = [worker for worker in every_one if worker.state != "lost"]
+    lost = tuple(worker.name for worker in every_one if worker.state == "lost") if meant else ()
     meant = meant or list(every_one)
     if target.kind == "any":
         # one worker of each service: whose turn it is, else any
@@ -287,7 +286,7 @@ def delete(jobs: Jobs, peer: Peer, packet: Packet, now: float) -> None:
         jobs.counts.unroutable += 1
         told.refused(peer, packet, 400, told.NOT_GIVEN)
         return
-    parts = [part for part in meant if part.state != FINAL]
+    parts = [part for part in meant if part.state != "final"]
     running = [part.current.worker.name for part in parts if part.current is not None]
     for part in parts:
         jobs.withdraw(part)
@@ -329,7 +328,7 @@ def unstored(jobs: Jobs, uuid: str, error: str) -> None:
             connection = attempt.worker.connection
             if connection is not None and connection.cancels:
                 attempt.request(Command.DELETE, b"")
-            jobs.move(attempt, LOSE)
+            jobs.move(attempt, "lose")
     if not job.parts:
         jobs.stop_gathering(job)
     jobs.remove(job)

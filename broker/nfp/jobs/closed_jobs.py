@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.nfp.contract import NotStored
 from broker.nfp.jobs import told
-from broker.nfp.jobs.machine import ACCEPT, ADOPT, CLOSE, FINAL, LOSE, OPEN, READ, STORED
 from broker.nfp.jobs.model import BODY_KEPT_BYTES, JOB_BYTES, PART_BYTES, Client, Job, Part, WorkerEntry
 from broker.nfp.outcome import job_state
 from broker.nfp.records import (
@@ -48,7 +47,7 @@ def keep(jobs: Jobs, job: Job) -> None:
     by_end.append(job)
     jobs.kept_bytes += job.size
     job.client.kept += 1
-    if job.state != STORED:
+    if job.state != "stored":
         jobs.recent.append(job)
         jobs.recent_bytes += job.size
     while by_end[0] is not job and (
@@ -116,7 +115,7 @@ def read(jobs: Jobs, uuid: str) -> Job | None:
         NotStored: it is in the store only, which cannot be read.
     """
     job = jobs.by_uuid.get(uuid)
-    if job is None or job.state != STORED:
+    if job is None or job.state != "stored":
         return job
     found = jobs.journal.find_closed(uuid)
     if found is None:  # somebody else has been at the file
@@ -124,7 +123,7 @@ def read(jobs: Jobs, uuid: str) -> Job | None:
         forget(jobs, job)
         return None
     size = job.size
-    job.step(READ)
+    job.step("read")
     apply(job, found)
     job.drop_body()
     job.size = size
@@ -200,7 +199,7 @@ def apply(job: Job, stored: StoredJob) -> dict[str, Holder]:
         part = job.parts.get(name)
         if part is None:
             part = job.parts[name] = Part(job, name, job.added_at)
-        if part.state == FINAL:
+        if part.state == "final":
             continue
         if isinstance(event, Dispatched):
             job.told_dispatched = True
@@ -219,13 +218,13 @@ def apply(job: Job, stored: StoredJob) -> dict[str, Holder]:
             part.settle(event.worker, event.status, event.body)
     for part in job.parts.values():
         job.size += PART_BYTES + len(part.body)
-        job.open += part.state != FINAL
+        job.open += part.state != "final"
     return holders
 
 
 def remember(jobs: Jobs, job: Job, closed: ClosedJob, now: float) -> None:
     """A closed job, which stays in the store."""
-    job.step(CLOSE)
+    job.step("close")
     job.closed_at, job.ended = now - closed.job.closed_age_s, closed.job.state
     job.dropped = closed.body_bytes if closed.body_bytes > BODY_KEPT_BYTES else 0
     job.size += closed.parts * PART_BYTES + closed.result_bytes + closed.body_bytes - job.dropped
@@ -244,9 +243,9 @@ def resume(jobs: Jobs, job: Job, stored: StoredJob, now: float) -> None:
         holder = holders.get(part.name)
         if holder is not None:
             _hold(jobs, part, holder, now)
-        elif part.state != FINAL:
+        elif part.state != "final":
             jobs.place(part, now)
-    if job.state != OPEN:
+    if job.state != "open":
         return  # it must not be run again, and has just ended
     if job.parts and not job.open:
         jobs.close(job, job_state(part.ended for part in job.parts.values()), now)
@@ -261,10 +260,10 @@ def _hold(jobs: Jobs, part: Part, holder: Holder, now: float) -> None:
     if worker is None:
         service = jobs.registry.service(part.job.service, now)
         worker = WorkerEntry(holder.worker, service, part.job.dialect, "", now)
-    attempt = jobs.begin(part, worker, holder.attempt, ADOPT, now)
+    attempt = jobs.begin(part, worker, holder.attempt, "adopt", now)
     if holder.once:
         attempt.once = True
-        jobs.move(attempt, ACCEPT)
+        jobs.move(attempt, "accept")
     if gone:
-        jobs.give_back(attempt, LOSE, "has left", now)
+        jobs.give_back(attempt, "lose", "has left", now)
         jobs.registry.tidy(worker.service)

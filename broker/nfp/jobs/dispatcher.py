@@ -23,7 +23,6 @@ from broker.nfp.contract import Journal, NotStored, Offended, OnJobEvent, Peer, 
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import client_requests, closed_jobs, views, worker_messages
 from broker.nfp.jobs.config import DispatchConfig
-from broker.nfp.jobs.machine import FINAL, OPEN, STORED
 from broker.nfp.jobs.model import Job, WorkerEntry
 from broker.nfp.jobs.schedule import Jobs
 from broker.nfp.jobs.views import (
@@ -160,10 +159,10 @@ class Dispatcher:
         for uuid in peer.unsent:
             job = self._jobs.by_uuid.get(uuid)
             if job is not None and job.client.peer is peer:
-                if job.state == STORED:
+                if job.state == "stored":
                     job.client.owed[uuid] = {}
                 for part in job.parts.values():
-                    if part.state == FINAL:
+                    if part.state == "final":
                         job.client.owe(part)
         client = self._jobs.registry.client_at(peer)
         if client is not None:
@@ -221,7 +220,7 @@ class Dispatcher:
         """A job of before; who its holder is tell the present rules, None where the name alone does not (a userid)."""
         added, access, principal = stored.added, self._jobs.access, None
         kind, _, name = added.holder.partition(":")
-        if stored.state == OPEN and kind in ("key", "peer"):
+        if stored.state == "open" and kind in ("key", "peer"):
             principal = access.principal_of(name, "") if kind == "key" else access.principal_of("", name)
         client = self._jobs.registry.absent_client(added.client, added.holder, added.dialect)
         return Job(added, client, principal, now - stored.age_s)

@@ -21,16 +21,16 @@ from broker.nfp.contract import Peer
 from broker.nfp.frames import Body, Packet, answer_packet
 from broker.nfp.jobs.machine import (
     ENTERED,
-    EXPECTED,
-    GIVEN,
     JOB,
-    OPEN,
     PART,
-    RELEASED,
-    SETTLE,
-    STORE,
-    WAITING,
     WORKER,
+    AttemptState,
+    JobState,
+    JobStep,
+    PartState,
+    PartStep,
+    WorkerState,
+    WorkerStep,
 )
 from broker.nfp.names import MMI_WORKER, Command, Dialect, Sender
 from broker.nfp.outcome import part_state
@@ -220,7 +220,7 @@ class Job:
         self.waiting = 0
         self.told_dispatched = False
         self.owner = ""
-        self.state = OPEN
+        self.state: JobState = "open"
         self.ended = ""
         self.timer: Timer | None = None
         self.stats: NameStats | None = None
@@ -229,7 +229,7 @@ class Job:
         self.dropped = 0
         self._digest: tuple[int, int] | None = None
 
-    def step(self, event: str) -> None:
+    def step(self, event: JobStep) -> None:
         """Go on to the state that ``event`` leads to.
 
         Raises:
@@ -240,7 +240,7 @@ class Job:
     @property
     def outcome(self) -> str:
         """What people read: open, or how it ended."""
-        return self.ended or OPEN
+        return self.ended or "open"
 
     @property
     def target_text(self) -> str:
@@ -261,7 +261,7 @@ class Job:
 
     def leave_to_store(self) -> None:
         """The store alone has what takes room; a worker that has to stop a part may hold that for long."""
-        self.step(STORE)
+        self.step("store")
         for part in self.parts.values():
             part.body = b""
         self.body, self.parts = b"", {}
@@ -315,7 +315,7 @@ class Part:
     def __init__(self, job: Job, name: str, now: float) -> None:
         self.job = job
         self.name = name
-        self.state = WAITING
+        self.state: PartState = "waiting"
         self.current: Attempt | None = None
         self.given: dict[str, int] = {}
         self.forgotten: frozenset[str] = frozenset()
@@ -328,7 +328,7 @@ class Part:
         self.ended = ""
         self.after = 0
 
-    def step(self, event: str) -> None:
+    def step(self, event: PartStep) -> None:
         """Go on to the state that ``event`` leads to.
 
         Raises:
@@ -344,7 +344,7 @@ class Part:
     @property
     def stage(self) -> str:
         """Its state as people and the store read it: waiting, dispatched, accepted or final."""
-        if self.state != GIVEN or self.current is None:
+        if self.state != "given" or self.current is None:
             return self.state
         return "accepted" if self.current.state in ENTERED else "dispatched"
 
@@ -357,7 +357,7 @@ class Part:
 
     def settle(self, worker: str, status: int, body: bytes) -> None:
         """Record its one result; ``worker`` is "" when the broker made it."""
-        self.step(SETTLE)
+        self.step("settle")
         self.worker, self.status, self.body = worker, status, body
         self.ended = part_state(status, body)
 
@@ -382,7 +382,7 @@ class Attempt:
         self.part = part
         self.worker = worker
         self.number = number
-        self.state = RELEASED
+        self.state: AttemptState = "released"
         self.heard = now
         self.asked = 0.0
         self.unasked = False
@@ -499,7 +499,7 @@ class WorkerEntry:
         self.key = key
         self.holder = ""
         self.features: frozenset[str] = frozenset()
-        self.state = EXPECTED
+        self.state: WorkerState = "expected"
         self.connection: WorkerConnection | None = None
         self.slots = 1
         self.ahead = 0
@@ -514,7 +514,7 @@ class WorkerEntry:
         self.resources: tuple[str, ...] = ()
         self.tasks: Mapping[str, bool | None] = {}
 
-    def step(self, event: str) -> None:
+    def step(self, event: WorkerStep) -> None:
         """Go on to the state that ``event`` leads to.
 
         Raises:

@@ -10,7 +10,6 @@ from math import inf
 from typing import Final
 
 from broker.nfp.contract import Peer
-from broker.nfp.jobs.machine import ARRIVE, BURY, LEAVE
 from broker.nfp.jobs.model import Client, FairQueue, Part, Service, WorkerConnection, WorkerEntry
 from broker.nfp.names import Dialect
 from broker.nfp.records import KNOWN_MAX
@@ -124,7 +123,7 @@ class Registry:
         if worker.connection is None:
             worker.service.alive += 1
         worker.connection = connection
-        worker.step(ARRIVE)
+        worker.step("arrive")
         worker.since = worker.heard = now
         worker.choked = False
         self.away.pop(worker.name, None)
@@ -139,7 +138,7 @@ class Registry:
         if self._on_change is not None:
             self._on_change(worker, False)
         worker.connection = None
-        worker.step(LEAVE)
+        worker.step("leave")
         worker.since = now
         worker.service.alive -= 1
         if not worker.service.alive:
@@ -148,7 +147,7 @@ class Registry:
 
     def remove(self, worker: WorkerEntry) -> None:
         """It is waited for no longer; its name stays known."""
-        worker.step(BURY)
+        worker.step("bury")
         self.announce(worker, ())
         self.unclaim(worker)
         del self.workers[worker.name]

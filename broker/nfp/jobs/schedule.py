@@ -37,29 +37,7 @@ from broker.nfp.contract import JobEvent, Journal, Offended, OnJobEvent
 from broker.nfp.frames import Body
 from broker.nfp.jobs import closed_jobs, told
 from broker.nfp.jobs.config import Counts, DispatchConfig, TaskStats
-from broker.nfp.jobs.machine import (
-    ACCEPT,
-    ADOPT,
-    ATTEMPT,
-    CANCEL,
-    CLOSE,
-    CURRENT,
-    ENTERED,
-    FINAL,
-    FINISH,
-    FORGET,
-    GIVE,
-    LOSE,
-    OPEN,
-    POST,
-    PROBE,
-    RELEASED,
-    RETURN,
-    SENT,
-    TAKES_SLOT,
-    UNSENT,
-    WAITING,
-)
+from broker.nfp.jobs.machine import ATTEMPT, CURRENT, ENTERED, TAKES_SLOT, AttemptStep
 from broker.nfp.jobs.model import (
     PART_BYTES,
     Attempt,
@@ -252,7 +230,7 @@ class Jobs:
         if part.queue is not None:
             part.queue.remove(part, part.job.holder)
             self._left_queue(part)
-        elif part.state == WAITING and part in self.returned:
+        elif part.state == "waiting" and part in self.returned:
             self.returned.remove(part)
 
     def _left_queue(self, part: Part) -> None:
@@ -346,7 +324,7 @@ class Jobs:
         """Every part that is not final; a job that still gathers workers gets the one part that says so."""
         if not job.parts:
             self.settle_nowhere(job, now)
-        for part in [part for part in job.parts.values() if part.state != FINAL]:
+        for part in [part for part in job.parts.values() if part.state != "final"]:
             self._expire_part(part, error, now)
 
     def _expire_part(self, part: Part, error: str, now: float) -> None:
@@ -438,11 +416,11 @@ class Jobs:
             told.dispatched(job)
         before = part.given.get(worker.name, 0)
         may_have_it = before and worker.name not in part.forgotten
-        event = PROBE if may_have_it and not connection.pushes else POST
+        event: AttemptStep = "probe" if may_have_it and not connection.pushes else "post"
         attempt = self.begin(part, worker, part.number + 1, event, now)
         attempt.fresh = not may_have_it
         self.journal.put(Dispatched(job.uuid, part.name, worker.name, attempt.number))
-        if event == PROBE:
+        if event == "probe":
             attempt.asked = now
             sent = attempt.ask()
         else:
@@ -495,12 +473,12 @@ class Jobs:
         part, worker = attempt.part, attempt.worker
         worker.choked = True
         part.current = None
-        part.step(RETURN)
+        part.step("return")
         if before:
             part.given[worker.name] = before
         else:
             del part.given[worker.name]
-        self.move(attempt, UNSENT)
+        self.move(attempt, "unsent")
         self.counts.unsent += 1
         self.journal.put(Returned(part.job.uuid, part.name))
 
@@ -514,17 +492,19 @@ class Jobs:
         """
         most = max((len(attempt.part.lost) for attempt in attempts), default=0)
         for attempt in attempts:
-            self.give_back(attempt, LOSE, why, now, suspect=suspect and len(attempt.part.lost) == most)
+            self.give_back(attempt, "lose", why, now, suspect=suspect and len(attempt.part.lost) == most)
 
-    def give_back(self, attempt: Attempt, event: str, why: str, now: float, *, suspect: bool = False) -> None:
-        """The worker of a current attempt is lost (LOSE), or does not know the job (FORGET): to another one, where that
+    def give_back(
+        self, attempt: Attempt, event: AttemptStep, why: str, now: float, *, suspect: bool = False
+    ) -> None:
+        """The worker of a current attempt is lost, or does not know the job ("forget"): to another one, where that
         is allowed.
 
         A ``suspect`` may be why the worker was lost: over one job no more than ``attempts_max`` are.
         """
         part = attempt.part
         job, worker = part.job, attempt.worker.name
-        untouched = event == FORGET and attempt.state not in ENTERED
+        untouched = event == "forget" and attempt.state not in ENTERED
         begun = self.may_have_begun(attempt) and not untouched
         self.move(attempt, event)
         part.current = None
@@ -535,7 +515,7 @@ class Jobs:
             )
             self.fail(part, 408, error, now, lost=worker)
             return
-        part.step(RETURN)
+        part.step("return")
         part.since = now
         self.counts.returned += 1
         self.journal.put(Returned(job.uuid, part.name))
@@ -572,7 +552,7 @@ class Jobs:
         """Whether an attempt at a part for any worker may wait for a slot of its worker, and could be taken back."""
         connection = attempt.worker.connection
         return (
-            attempt.state == SENT
+            attempt.state == "sent"
             and not attempt.part.name
             and connection is not None
             and connection.lists
@@ -595,12 +575,12 @@ class Jobs:
 
     # -- attempts ---------------------------------------------------------------------------------
 
-    def begin(self, part: Part, worker: WorkerEntry, number: int, event: str, now: float) -> Attempt:
-        """A part that stands in no queue is in the hands of ``worker`` from now on; ``event``: POST, PROBE or ADOPT."""
+    def begin(self, part: Part, worker: WorkerEntry, number: int, event: AttemptStep, now: float) -> Attempt:
+        """A part that stands in no queue is in the hands of ``worker`` from now on; ``event``: post, probe or adopt."""
         former = worker.attempts.get(part.job.uuid)
         if former is not None:  # it has to stop one, and is given the job again
-            self.move(former, LOSE)
-        part.step(GIVE)
+            self.move(former, "lose")
+        part.step("give")
         attempt = part.current = Attempt(part, worker, number, now)
         part.given[worker.name] = number
         self.move(attempt, event)
@@ -612,13 +592,13 @@ class Jobs:
         When the part waits the worker, which was given up, still has it.
         """
         number = part.given[worker.name]
-        if part.state != WAITING:
+        if part.state != "waiting":
             return Attempt(part, worker, number, now)
         self.withdraw(part)
         self.journal.put(Dispatched(part.job.uuid, part.name, worker.name, number))
-        return self.begin(part, worker, number, ADOPT, now)
+        return self.begin(part, worker, number, "adopt", now)
 
-    def move(self, attempt: Attempt, event: str) -> None:
+    def move(self, attempt: Attempt, event: AttemptStep) -> None:
         """Go on to the state that ``event`` leads to.
 
         Raises:
@@ -629,9 +609,9 @@ class Jobs:
         if after == before:
             return
         worker, uuid = attempt.worker, attempt.part.job.uuid
-        if before == RELEASED:
+        if before == "released":
             worker.attempts[uuid] = attempt
-        elif after == RELEASED:
+        elif after == "released":
             del worker.attempts[uuid]
             self._drop_content(attempt)
         took, takes = before in TAKES_SLOT, after in TAKES_SLOT
@@ -660,7 +640,7 @@ class Jobs:
         already.
         """
         entered = attempt.state in ENTERED
-        self.move(attempt, ACCEPT)
+        self.move(attempt, "accept")
         if entered:
             return
         part, worker = attempt.part, attempt.worker
@@ -680,9 +660,9 @@ class Jobs:
         """
         connection = attempt.worker.connection
         if connection is None:
-            self.move(attempt, LOSE)
+            self.move(attempt, "lose")
             return
-        self.move(attempt, CANCEL)
+        self.move(attempt, "cancel")
         attempt.heard = now
         if connection.cancels:
             attempt.request(Command.DELETE, b"", self.journal.position)
@@ -717,7 +697,7 @@ class Jobs:
         if attempt.content is not None and status == 200 and not bodies.says_failed(body):
             body = bytes(attempt.content)
         worker = attempt.worker.name
-        self.move(attempt, FINISH)
+        self.move(attempt, "finish")
         self._finish(attempt.part, worker, attempt.number, status, body, attempt.announcement, now, at=worker)
 
     def fail(self, part: Part, status: int, error: str, now: float, *, lost: str = "") -> None:
@@ -788,7 +768,7 @@ class Jobs:
 
     def close(self, job: Job, ended: str, now: float) -> None:
         """Every part is final; ``ended`` is what that makes of the job, see ``end_of``."""
-        job.step(CLOSE)
+        job.step("close")
         job.ended = ended
         self.counts.ended(ended)
         self.tasks.ended(job, now)
@@ -804,7 +784,7 @@ class Jobs:
     def remove(self, job: Job) -> None:
         """A job that never was; it stands in no queue, and no worker has it."""
         self.tasks.removed(job)
-        if job.state != OPEN:
+        if job.state != "open":
             closed_jobs.remove(self, job)
             return
         self.open_parts -= job.open
@@ -825,7 +805,7 @@ class Jobs:
 
 
 def _waiting_of(job: Job) -> list[Part]:
-    return [part for part in job.parts.values() if part.state == WAITING]
+    return [part for part in job.parts.values() if part.state == "waiting"]
 
 
 def end_of(job: Job) -> str:

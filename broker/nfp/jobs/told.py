@@ -27,7 +27,7 @@ from broker.nesting import decoder, read_json
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
 from broker.nfp.frames import Body, Packet, answer_packet
-from broker.nfp.jobs.machine import ENTERED, FINAL, WAITING
+from broker.nfp.jobs.machine import ENTERED
 from broker.nfp.jobs.model import Attempt, Client, Job, Part
 from broker.nfp.names import SEED_CODES, Command, Dialect
 from broker.nfp.outcome import CANCELLED, EXPIRED, job_state
@@ -91,7 +91,7 @@ def results(peer: Peer, job: Job, parts: Sequence[Part]) -> bool:
         return _respond(peer, job, code, body, job.after)
     all_sent = True
     for part in parts:
-        if part.state != FINAL:
+        if part.state != "final":
             sent = _respond(peer, job, *_under_way(part), job.after)
         else:
             sent = _respond(peer, job, *_recorded(peer, part), part.after)
@@ -180,7 +180,7 @@ def again(part: Part) -> None:
     """
     job, client = part.job, part.job.client
     if client.dialect is not _TEXT:
-        if part.state == FINAL:
+        if part.state == "final":
             dispatched(job)
             _push(part)
         return
@@ -238,7 +238,7 @@ def _name(jobs: Jobs, part: Part, worker: str) -> None:
     if part.name or job.owner or not worker:
         return
     job.owner = worker
-    if part.state != FINAL:
+    if part.state != "final":
         jobs.journal.put(Owned(job.uuid, worker))
     job.after = jobs.journal.position  # a restarted broker must know whom the client was told of
     submitted(job.client, job)
@@ -251,8 +251,8 @@ def _of_all(job: Job, parts: Sequence[Part]) -> tuple[int, bytes, int]:
     """One answer for all: 200 with the result or an object of all results; else what stands in the way."""
     if not parts and job.parts:
         return 400, bodies.failed(400, job.uuid, job.service, job.target_text, NOT_GIVEN), job.after
-    if not parts or any(part.state != FINAL for part in parts):
-        begun = any(part.state != WAITING for part in parts)
+    if not parts or any(part.state != "final" for part in parts):
+        begun = any(part.state != "waiting" for part in parts)
         state = "STARTED" if begun else "PENDING"
         return 300, bodies.progress(job.uuid, job.service, "", state), job.after
     after = max(part.after for part in parts)

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 from broker.nfp.jobs import closed_jobs
 from broker.nfp.jobs.config import DispatchConfig
-from broker.nfp.jobs.machine import EXPECTED, FINAL, OPEN, STORED
 from broker.nfp.jobs.model import Client, Job, Part, Service, WorkerEntry
 from broker.nfp.jobs.registry import Registry
 from broker.nfp.jobs.schedule import Jobs
@@ -162,7 +161,7 @@ def worker_view(worker: WorkerEntry, registry: Registry, config: DispatchConfig,
     if worker.connection is not None:
         holdtime = worker.heard + config.hold_s - now
     else:
-        holdtime = worker.since + (config.hold_s if worker.state == EXPECTED else config.grace_s) - now
+        holdtime = worker.since + (config.hold_s if worker.state == "expected" else config.grace_s) - now
     return WorkerView(
         worker.name,
         worker.service.name,
@@ -213,7 +212,7 @@ def client_view(client: Client, now: float) -> ClientView:
 
 def job_view(job: Job, result_ttl_s: float, now: float) -> JobView:
     """One job."""
-    until = job.deadline if job.state == OPEN else job.closed_at + result_ttl_s
+    until = job.deadline if job.state == "open" else job.closed_at + result_ttl_s
     parts = job.parts.values()
     return JobView(
         job.uuid,
@@ -228,7 +227,7 @@ def job_view(job: Job, result_ttl_s: float, now: float) -> JobView:
         max(0.0, until - now),
         tuple(each.worker.name for part in parts if (each := part.current) and each.question is not None),
         tuple(part_view(part) for part in parts),
-        (job.closed_at if job.state != OPEN else now) - job.added_at,
+        (job.closed_at if job.state != "open" else now) - job.added_at,
         job.body,
     )
 
@@ -252,7 +251,7 @@ def result_views(job: Job) -> list[ResultView]:
     return [
         ResultView(part.worker or part.name, part.status, part.body)
         for part in job.parts.values()
-        if part.state == FINAL
+        if part.state == "final"
     ]
 
 
@@ -337,7 +336,7 @@ class JobSearch:
             job = self._jobs.by_uuid.get(self._uuids.pop())
             if job is None or not self._may_be_meant(job):  # None: it was forgotten meanwhile
                 continue
-            if job.state == STORED and self._needs_all():
+            if job.state == "stored" and self._needs_all():
                 weight += READ_BYTES + job.size + job.dropped
                 closed_jobs.read(self._jobs, job.uuid)
             if self._is_meant(job):

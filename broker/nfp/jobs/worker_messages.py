@@ -15,18 +15,7 @@ from broker.nfp import bodies
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import client_requests, told
-from broker.nfp.jobs.machine import (
-    ANNOUNCE,
-    CURRENT,
-    FINAL,
-    FINISH,
-    FORGET,
-    LOSE,
-    POST,
-    PROBED,
-    READY,
-    STOPPING,
-)
+from broker.nfp.jobs.machine import CURRENT
 from broker.nfp.jobs.model import Attempt, WorkerEntry
 from broker.nfp.jobs.schedule import Jobs
 from broker.nfp.names import FILESHARING, FINAL_CODES, FSS, Code, Command, Dialect
@@ -110,13 +99,13 @@ def _is_of_stopped(jobs: Jobs, worker: WorkerEntry, packet: Packet) -> bool:
     """Whether it is the end of an attempt that was stopped because the job was somebody else's: no result of it."""
     job = jobs.by_uuid.get(packet.uuid)
     part = job.given_to(worker.name) if job is not None else None
-    if part is None or part.state == FINAL or worker.connection is None or not worker.connection.cancels:
+    if part is None or part.state == "final" or worker.connection is None or not worker.connection.cancels:
         return False
     attempt = worker.attempts.get(packet.uuid)
     if attempt is not None and attempt.state in CURRENT:
         return 0 < _number(packet) < attempt.number
     if attempt is not None:
-        jobs.move(attempt, FINISH)
+        jobs.move(attempt, "finish")
     return True
 
 
@@ -137,27 +126,27 @@ def _take_unknown(jobs: Jobs, attempt: Attempt, now: float) -> None:
     """The worker does not know the job."""
     part, worker = attempt.part, attempt.worker
     if attempt.state not in CURRENT:
-        jobs.move(attempt, FORGET)
-    elif attempt.state == PROBED:
+        jobs.move(attempt, "forget")
+    elif attempt.state == "probed":
         attempt.fresh = True
         if attempt.request(Command.POST, part.job.body, jobs.journal.position):
-            jobs.move(attempt, POST)
+            jobs.move(attempt, "post")
         else:
             worker.choked = True
-            jobs.give_back(attempt, FORGET, "was lost", now)
+            jobs.give_back(attempt, "forget", "was lost", now)
     else:
         part.forgotten |= {worker.name}
-        jobs.give_back(attempt, FORGET, "forgot the job", now)
+        jobs.give_back(attempt, "forget", "forgot the job", now)
 
 
 def _take_result(jobs: Jobs, attempt: Attempt, packet: Packet, now: float) -> None:
     part, worker, done = attempt.part, attempt.worker, packet.status == 200
     job = part.job
-    if part.state == FINAL:
-        jobs.move(attempt, FINISH)
+    if part.state == "final":
+        jobs.move(attempt, "finish")
         jobs.counts.late += done and part.worker != worker.name
-    elif attempt.state == STOPPING and not done:  # somebody else is at work
-        jobs.move(attempt, FINISH)
+    elif attempt.state == "stopping" and not done:  # somebody else is at work
+        jobs.move(attempt, "finish")
     elif (
         done
         and attempt.content is None
@@ -177,7 +166,7 @@ def _end_empty(jobs: Jobs, attempt: Attempt, body: bytes, now: float) -> None:
         attempt.content = bytearray()
         jobs.record(attempt, 200, body, now)
         return
-    jobs.move(attempt, FINISH)
+    jobs.move(attempt, "finish")
     if attempt.part.current is attempt:
         jobs.fail(attempt.part, 500, _TORN, now)
 
@@ -205,9 +194,9 @@ def event(jobs: Jobs, peer: Peer, worker: WorkerEntry, packet: Packet, now: floa
     ):  # of a worker whose part is over, or somebody else's: only a result still counts
         if not fetched:
             jobs.counts.unroutable += 1
-        elif part.state == FINAL:
+        elif part.state == "final":
             jobs.counts.late += part.worker != worker.name
-            jobs.move(attempt, FINISH)
+            jobs.move(attempt, "finish")
         else:
             attempt.ask()
         return
@@ -220,7 +209,7 @@ def event(jobs: Jobs, peer: Peer, worker: WorkerEntry, packet: Packet, now: floa
     jobs.tell(told_as, part.job, worker.name, attempt.number, body=packet.body)
     if fetched:
         attempt.announcement = packet.body
-        jobs.move(attempt, ANNOUNCE)
+        jobs.move(attempt, "announce")
         ask(attempt, now)
     else:
         told.event(jobs, attempt, kind, packet)
@@ -284,13 +273,13 @@ def look_after(jobs: Jobs, worker: WorkerEntry, now: float) -> None:
     hold_s = jobs.config.hold_s
     for attempt in list(worker.attempts.values()) if worker.attempts else ():
         connection = worker.connection
-        if attempt.state == STOPPING:
+        if attempt.state == "stopping":
             tells = connection is None or connection.cancels
             if now - max(attempt.heard, attempt.asked) >= hold_s and not tells:
                 ask(attempt, now)
         elif attempt.asked:
             if now - attempt.asked >= hold_s:
-                jobs.give_back(attempt, LOSE, "did not answer", now)
+                jobs.give_back(attempt, "lose", "did not answer", now)
         elif _to_be_asked(jobs, attempt, now):
             ask(attempt, now)
         elif jobs.may_take_back(attempt, now):
@@ -299,7 +288,7 @@ def look_after(jobs: Jobs, worker: WorkerEntry, now: float) -> None:
 
 def _to_be_asked(jobs: Jobs, attempt: Attempt, now: float) -> bool:
     """A result that was announced is asked for: at once where it must be, else when it does not come."""
-    connection, ready = attempt.worker.connection, attempt.state == READY
+    connection, ready = attempt.worker.connection, attempt.state == "ready"
     if connection is None or (connection.pushes and not (ready or attempt.unasked)):
         return False
     return (ready and not connection.pushes) or now - attempt.heard >= jobs.config.probe_s

@@ -18,18 +18,7 @@ from broker.nfp import bodies
 from broker.nfp.contract import FEATURES, NotStored, Peer
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import client_requests, closed_jobs, worker_messages
-from broker.nfp.jobs.machine import (
-    ALIVE,
-    ANNOUNCE,
-    CURRENT,
-    EXPECTED,
-    FINAL,
-    LEAVE,
-    LOSE,
-    LOST,
-    STOPPING,
-    STORED,
-)
+from broker.nfp.jobs.machine import CURRENT
 
 # a compiled NamedTuple needs the types of its fields
 from broker.nfp.jobs.model import Attempt, Timer, WorkerConnection, WorkerEntry, disconnect
@@ -187,8 +176,8 @@ class Workers:
         for uuid, attempt in list(worker.attempts.items()):
             attempt.heard = now
             attempt.asked = 0.0
-            if attempt.state == STOPPING:
-                jobs.move(attempt, LOSE)
+            if attempt.state == "stopping":
+                jobs.move(attempt, "lose")
             elif not connection.lists:
                 worker_messages.ask(attempt, now)
             elif uuid not in offer.jobs:
@@ -211,7 +200,7 @@ class Workers:
         jobs, registry = self._jobs, self._registry
         waits, done = held.state == "waiting", held.state == "done"
         job = jobs.by_uuid.get(uuid)
-        if done and job is not None and job.state == STORED:
+        if done and job is not None and job.state == "stored":
             jobs.acknowledge(worker, uuid)  # nobody waits for its result: it need not be read
             return False
         try:
@@ -227,7 +216,7 @@ class Workers:
                 jobs.withdraw(part)
                 jobs.place(part, now, front=True)
             return False
-        if done and part.state == FINAL:
+        if done and part.state == "final":
             jobs.acknowledge(worker, uuid)
             return False
         attempt = worker.attempts.get(uuid) or jobs.attempt_at(part, worker, now)
@@ -235,7 +224,7 @@ class Workers:
             if not waits or jobs.asks_first(attempt):
                 jobs.accept(attempt)
             if done:
-                jobs.move(attempt, ANNOUNCE)
+                jobs.move(attempt, "announce")
         elif not done:
             jobs.cancel(attempt, now)
             return False
@@ -257,10 +246,10 @@ class Workers:
 
     def _arm(self, worker: WorkerEntry, now: float) -> None:
         config, timers = self._jobs.config, self._jobs.timers
-        if worker.state == ALIVE:
+        if worker.state == "alive":
             when = max(now, min(worker.sent + config.keepalive_s, worker.heard + config.hold_s))
         else:
-            when = worker.since + (config.grace_s if worker.state == LOST else config.hold_s)
+            when = worker.since + (config.grace_s if worker.state == "lost" else config.hold_s)
         timers.cancel(worker.timer)
         # on a grid: a crowd of workers wakes the broker a few times a second, not once for each of them
         worker.timer = timers.at(ceil(when / GRID_S) * GRID_S, self._look, worker)
@@ -353,10 +342,10 @@ class Workers:
         worker.timer = None
         jobs.counts.died += why != _GOODBYE
         for attempt in list(worker.attempts.values()):
-            if attempt.state == STOPPING:
-                jobs.move(attempt, LOSE)
+            if attempt.state == "stopping":
+                jobs.move(attempt, "lose")
         jobs.give_back_lost(list(worker.attempts.values()), why, now, suspect=why in _LOSSES)
-        expected = worker.state == EXPECTED
+        expected = worker.state == "expected"
         self._registry.remove(worker)
         jobs.journal.put(WorkerLeft(worker.name))
         if expected:
@@ -382,6 +371,6 @@ class Workers:
         service = self._registry.service(seen.service, now)
         worker = WorkerEntry(seen.name, service, seen.dialect, seen.key, now)
         if seen.lost:
-            worker.step(LEAVE)
+            worker.step("leave")
         self._registry.add(worker)
         self._arm(worker, now)

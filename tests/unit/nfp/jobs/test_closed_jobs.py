@@ -11,7 +11,6 @@ from broker.nfp.contract import NotStored
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
 from broker.nfp.jobs import views as search_room
-from broker.nfp.jobs.machine import STORED
 from broker.nfp.jobs.views import JobFilter
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Dispatched, Forgotten
@@ -35,11 +34,11 @@ def finished(bench: Bench, many: int, client: FakePeer | None = None) -> list[st
 
 def in_the_store(bench: Bench) -> list[str]:
     """The jobs that are there only."""
-    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if order.state == STORED]
+    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if order.state == "stored"]
 
 
 def in_memory(bench: Bench) -> list[str]:
-    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if order.state != STORED]
+    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if order.state != "stored"]
 
 
 @pytest.fixture(params=["restarted", "left memory"])

@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker.nfp.jobs import machine
-from broker.nfp.jobs.machine import (
-    ATTEMPT,
-    CURRENT,
-    ENTERED,
-    PART,
-    TAKES_SLOT,
-)
+from broker.nfp.jobs.machine import ATTEMPT, CURRENT, ENTERED, PART, TAKES_SLOT
 from broker.nfp.names import Command
 from broker.nfp.states import IllegalEvent, following
 from broker.nfp.worker.run import RUN

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker.nfp.jobs.closed_jobs import apply
-from broker.nfp.jobs.machine import FINAL
 from broker.nfp.jobs.model import Client, Job
 from broker.nfp.names import Dialect
 from broker.nfp.records import JobAdded, Snapshot, StoredJob
@@ -102,8 +101,8 @@ def parts(stored: StoredJob) -> tuple[PartSeen, ...]:
     for name, part in job.parts.items():
         given = tuple(part.given.items())
         holder = holders.get(name)
-        if part.state == FINAL:
-            seen.append(PartSeen(name, part.worker, 0, FINAL, part.status, part.body, given))
+        if part.state == "final":
+            seen.append(PartSeen(name, part.worker, 0, "final", part.status, part.body, given))
         elif holder is not None:
             state = "accepted" if holder.once else "dispatched"
             seen.append(PartSeen(name, holder.worker, holder.attempt, state, given=given))
