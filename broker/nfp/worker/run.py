@@ -224,7 +224,7 @@ class JobRun:
             late = isinstance(error, TimeoutError) and self.left_s <= 0
             result = failure(trace_of(error), error, status="timeout" if late else "error")
         else:
-            result = value if isinstance(value, Result) else Result(result=value)
+            result = tidied(value) if isinstance(value, Result) else Result(result=value)
         return completed(result, context)
 
     async def _enter(self, task: Task, context: TaskContext, session: Session) -> Any:
@@ -269,7 +269,7 @@ class TaskContext:
         self._job = job
         self._session = session
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._more = asyncio.Event()
+        self._more: asyncio.Event | None = None
         self.uuid = job.uuid
         self.task = job.task
         self.timeout_s = job.timeout_s
@@ -413,7 +413,8 @@ class TaskContext:
         asked = said.get("input_id") if isinstance(said, dict) else None
         if not isinstance(asked, str):
             self._job.puts.append(said)
-            self._more.set()
+            if self._more is not None:
+                self._more.set()
         elif (answer := self._answers.get(asked)) is not None and not answer.done():
             answer.set_result(said)  # else it comes too late, or for the second time
 
@@ -425,7 +426,7 @@ class TaskContext:
         """
         async with within(timeout_s):
             while not self._job.puts:
-                self._more.clear()
+                self._more = asyncio.Event()
                 await self._more.wait()
             return self._job.puts.popleft()
 
@@ -542,20 +543,28 @@ class Result(msgspec.Struct, kw_only=True, gc=False):
     dry_run: bool = False
 
 
-_TEXTS: Final = ("task", "juuid", "service", "status", "task_started", "task_completed")
+def tidied(result: Result) -> Result:
+    """A task's own ``result`` with texts, lists of them and truth values where these belong."""
+    for name in ("errors", "messages", "resources", "resources_failed"):
+        setattr(result, name, texts(getattr(result, name)))
+    for name in ("task", "juuid", "service", "status", "task_started", "task_completed"):
+        value = getattr(result, name)
+        setattr(result, name, None if value is None else text(value))
+    result.failed, result.dry_run = bool(result.failed), bool(result.dry_run)
+    return result
 
 
 def completed(result: Result, context: TaskContext) -> Result:
-    """``result`` with what the task left in its context; texts, lists of them and truth values where these belong."""
-    for name in ("errors", "messages", "resources", "resources_failed"):
-        setattr(result, name, texts(getattr(result, name)) + texts(getattr(context, name)))
-    for name in _TEXTS:
-        value = getattr(result, name)
-        setattr(result, name, None if value is None else text(value))
-    result.failed = bool(result.failed) or bool(texts(context.errors))
-    result.dry_run = bool(result.dry_run) or bool(context.dry_run)
+    """``result`` with what the task left in its context."""
+    result.resources += texts(context.resources)
+    result.resources_failed += texts(context.resources_failed)
+    result.messages += texts(context.messages)
+    if errors := texts(context.errors):
+        result.failed = True
+        result.errors += errors
     if result.diff is None:
         result.diff = context.diff
+    result.dry_run = result.dry_run or bool(context.dry_run)
     return result
 
 

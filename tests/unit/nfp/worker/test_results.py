@@ -3,16 +3,13 @@
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
-from broker.nfp.worker.run import Result, completed, encode
+from broker.nfp.worker.run import Result, encode, tidied
 from broker.nfp.worker.session import event_time
-
-NOTHING = SimpleNamespace(errors=[], messages=[], resources=[], resources_failed=[], diff=None, dry_run=False)
 
 
 def said(result):
-    return json.loads(encode("w", completed(result, NOTHING)))["w"]
+    return json.loads(encode("w", tidied(result)))["w"]
 
 
 def test_what_json_can_say_is_said():
