@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Final
 
 from broker.memory import resident_bytes
@@ -20,6 +21,7 @@ SHARE: Final = 100
 asks gets older figures rather than make a loop with others to serve stand still."""
 _LISTED_MAX: Final = 4096
 """Descriptors looked at; with more the number of TCP sockets is not told."""
+_TABLES: Final = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -52,14 +54,14 @@ class ProcessStats:
         return {**self._told, "uptime_seconds": int(now - self._began if uptime_s is None else uptime_s)}
 
     def _fresh(self, now: float) -> dict[str, Any]:
-        descriptors = _descriptors()
+        descriptors = _listed("/proc/self/fd")
         return {
             "cpu_percent": self._cpu(now),
             "memory_rss_mbyte": _rss_mbyte(),
             "uptime_seconds": 0,
             "open_file_descriptors": None if descriptors is None else len(descriptors),
             "tcp_sockets": None if descriptors is None else _tcp_sockets(descriptors),
-            "threads": _threads(),
+            "threads": len(_listed("/proc/self/task") or threading.enumerate()),  # of libraries, too
         }
 
     def _cpu(self, now: float) -> float:
@@ -79,44 +81,25 @@ def _rss_mbyte() -> float:
     return round((resident_bytes() or most_bytes) / (1 << 20), 3)
 
 
-def _threads() -> int:
-    """Libraries' threads counted in, where the system tells them."""
+def _listed(folder: str) -> list[str] | None:
     try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return threading.active_count()
-
-
-def _descriptors() -> list[str] | None:
-    try:
-        return os.listdir("/proc/self/fd")
+        return os.listdir(folder)
     except OSError:
         return None
 
 
 def _tcp_sockets(descriptors: list[str]) -> int | None:
-    if len(descriptors) > _LISTED_MAX:
+    """How many of the descriptors are in the tables of TCP sockets of this network namespace."""
+    tables = [table for table in _TABLES if table.exists()]  # IPv6 may be off
+    if len(descriptors) > _LISTED_MAX or not tables:
         return None
     try:
-        known = _tcp_inodes()
-    except (OSError, IndexError):
+        lines = [line for table in tables for line in table.read_text("ascii").splitlines()[1:]]
+    except OSError:
         return None
+    sockets = {f"socket:[{line.split()[9]}]" for line in lines}
     count = 0
     for descriptor in descriptors:
-        try:
-            target = os.readlink(f"/proc/self/fd/{descriptor}")
-        except OSError:
-            continue  # closed meanwhile
-        count += target.startswith("socket:[") and target[8:-1] in known
+        with contextlib.suppress(OSError):  # closed meanwhile
+            count += os.readlink(f"/proc/self/fd/{descriptor}") in sockets
     return count
-
-
-def _tcp_inodes() -> set[str]:
-    """Inodes of all TCP sockets of this network namespace."""
-    found: set[str] = set()
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        if os.path.exists(table):
-            with open(table, encoding="ascii") as lines:
-                next(lines, None)  # the heading
-                found.update(line.split()[9] for line in lines)
-    return found

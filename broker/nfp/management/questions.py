@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from errno import EINVAL
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from broker.errors import HeadgateError
 from broker.nfp.bodies import write
 from broker.nfp.contract import Answer, Call, NotStored
 from broker.nfp.names import Code, Dialect
@@ -33,8 +35,11 @@ Table = Mapping[str, tuple[Standing, Task]]
 _RANK: Final = {Standing.GUEST: 0, Standing.USER: 1, Standing.OWNER: 2}
 
 
-class Refused(Exception):
+class Refused(HeadgateError):
     """The request cannot be granted; the text says why."""
+
+    errno = EINVAL
+    fault = "caller"
 
 
 class Questions:

@@ -7,7 +7,6 @@ when ``IDLE_MAX`` others came after it.
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,7 +115,7 @@ class Caller(JobOwner):
 
     def _lose(self, why: str) -> None:
         for job in [each for mine in self.jobs.values() for each in mine]:
-            job.give_up(HeadgateError(f"the NFP broker has left: {why}", errno.EIO))
+            job.give_up(HeadgateError(f"the NFP broker has left: {why}"))
 
 
 def _was_over(packet: Packet) -> bool:

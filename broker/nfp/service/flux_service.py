@@ -18,18 +18,17 @@ import msgspec
 
 from broker.client import Request
 from broker.client.bridge import EVERYBODY, OTHERWISE, TRUSTED, Bridge, Methods, Publisher, word_of
-from broker.errors import HeadgateError, RpcError
+from broker.errors import RpcError
 from broker.identity import USERID_UNKNOWN, Role
 from broker.nfp import bodies
 from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job
 from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.frames import Packet
-from broker.nfp.jobs.views import FoundJob, JobSearch, JobView, ResultView
+from broker.nfp.jobs.views import FoundJob, JobView, ResultView
 from broker.nfp.management.event_bus import BufferedEvent
 from broker.nfp.management.jobs import STATES, JobsWanted, job_row, listed, search, shown
 from broker.nfp.management.mmi import service_rows, worker_row, workers_of
-from broker.nfp.management.questions import Refused
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command, Sender
 from broker.nfp.principal import Principal, of_flux, recipient
 from broker.nfp.server.broker import NfpBroker
@@ -234,7 +233,7 @@ class FluxService:
         """Who asks, and the job; ``results``: its results are all that is asked for.
 
         Raises:
-            RpcError: ENOENT, there is none that the caller may see; EIO, it cannot be read.
+            RpcError: ENOENT, there is none that the caller may see. NotStored: it cannot be read.
         """
         uuid = (said or read_request(OneJob, request.payload)).uuid
         principal = _principal(request)
@@ -247,9 +246,9 @@ class FluxService:
     def _look(self, caller: Caller, job: Job) -> None:
         """Ask for the results that are there; the request then waits for no more, if the job is over."""
         try:
-            found = self._broker.dispatcher.find(job.uuid, _now())
+            found = self._find(job.uuid)
         except NotStored as error:
-            job.give_up(HeadgateError(str(error), errno.EIO))
+            job.give_up(error)
             return
         if found is None:
             caller.expect(job, 0)
@@ -266,15 +265,7 @@ class FluxService:
             caller.send(job, Command.GET, target=Target("list", view.target.names) if named else view.target)
 
     def _find(self, uuid: str) -> FoundJob | None:
-        """The job; None when it is not known.
-
-        Raises:
-            RpcError: EIO, it cannot be read.
-        """
-        try:
-            return self._broker.dispatcher.find(uuid, _now())
-        except NotStored as error:
-            raise RpcError(errno.EIO, str(error)) from error
+        return self._broker.dispatcher.find(uuid, self._broker.clock.now())
 
     # -- views ---------------------------------------------------------------------------------
 
@@ -285,7 +276,7 @@ class FluxService:
     async def jobs_list(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.list``."""
         wanted = read_request(JobsWanted, request.payload)
-        return listed(await self._search(request, wanted, wanted.limit))
+        return listed(await search(self._broker, _principal(request), wanted, wanted.limit, _row))
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
@@ -294,16 +285,9 @@ class FluxService:
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""
-        found = await self._search(request, read_request(JobsWanted, request.payload), 0)
-        return {**{state: found.states[state] for state in STATES}, "more": False}
-
-    async def _search(self, request: Request, wanted: JobsWanted, limit: int) -> JobSearch:
-        try:
-            return await search(self._broker, _principal(request), wanted, limit, _row)
-        except Refused as error:
-            raise RpcError(errno.EINVAL, str(error)) from None
-        except NotStored as error:
-            raise RpcError(errno.EIO, str(error)) from error
+        wanted = read_request(JobsWanted, request.payload)
+        states = (await search(self._broker, _principal(request), wanted, 0, _row)).states
+        return {**{state: states[state] for state in STATES}, "more": False}
 
     async def services_list(self, _request: Request) -> dict[str, Any]:
         """``nfp.services.list``."""
@@ -327,10 +311,6 @@ async def _within(waiting: Awaitable[T], job: Job, what: str) -> T:
     except TimeoutError as error:
         text = f"job {job.uuid}: no {what} within {ANSWER_S:g} s"
         raise RpcError(errno.ETIMEDOUT, text) from error
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _principal(request: Request) -> Principal:
