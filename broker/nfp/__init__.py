@@ -26,7 +26,7 @@ One job of a NorFab script, from ``run_job`` to its result, in the order of what
     norfab.client.NFPClient.run_job                     NorFab's words become ours, in the script's thread
     client.client.NfpClient.submit                      it gets a uuid and a deadline; a named client keeps it on disk;
                                                         POST, sent again under that uuid until somebody answers
-    peer.session.BrokerSession.send                     frames, written at the end of the turn
+    peer.dealer.BrokerSession.send                      frames, written at the end of the turn
     server.ingress.Ingress.handle                       the broker reads them: who sent it, and is that allowed
     jobs.client_requests.post                           which workers are meant: a job and its parts
     jobs.schedule.Jobs.place                            a worker with a free slot gets a part, or it waits in a queue

@@ -6,13 +6,14 @@ peers that moved are in the store of the broker they moved to, and while some ar
 broker they do not see each other. Whoever repairs the first broker sends everybody back by stopping the other.
 
 A broker with another key than we think hangs up in the middle of the handshake, as one does that restarts. After
-``HANGUPS`` of these in a row the text of ``ConnectFailures`` says what that means.
+``HANGUPS`` of these in a row the text says what that means, and it is tried less often.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from errno import EADDRINUSE
 from typing import Final
 
@@ -50,96 +51,110 @@ def choose_brokers(given: str | Sequence[str] | None, environ: Mapping[str, str]
     return list(given or ()) or environ.get(VARIABLE, "").replace(",", " ").split() or [DEFAULT]
 
 
-class Brokers:
-    """The ordered list, and where in it we are.
-
-    Args:
-        endpoints: in order of preference. failover_s: patience with one of them; 0: never go on.
-        now: monotonic seconds.
+@dataclass(slots=True)
+class Broker:
+    """One of the list, and what is known of it.
 
     Attributes:
-        pause_s: how long to wait before the next attempt.
+        endpoint: its address. curve: the keys; None: it is spoken to in plaintext.
+        answers: it has answered an OPEN. refuses: it is there and does not want us.
+    """
+
+    endpoint: str
+    curve: CurveClient | None = None
+    answers: bool = False
+    refuses: bool = False
+    hangups: int = 0
+    """In a row, during the handshake."""
+    said: set[str] = field(default_factory=set)
+    """What was said of it since it answered last."""
+
+
+class Brokers:
+    """The ordered list, and where in it we are. Why one cannot be reached is logged once for each reason.
+
+    Args:
+        name: ours. endpoints: in order of preference. curves: keys for each.
+        failover_s: patience with one of them; 0: never go on. now: monotonic seconds.
+
+    Attributes:
+        current: the one in use or tried now. pause_s: how long to wait before the next attempt.
 
     Raises:
         ConfigError: no endpoint, too many, or one twice.
     """
 
-    def __init__(self, endpoints: Sequence[str], failover_s: float, now: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        endpoints: Sequence[str],
+        curves: Mapping[str, CurveClient],
+        failover_s: float,
+        now: float,
+    ) -> None:
         if not 0 < len(endpoints) <= BROKERS_MAX or len(set(endpoints)) != len(endpoints):
             raise ConfigError(
                 f"brokers: {len(endpoints)} of them, expected 1 to {BROKERS_MAX} different endpoints"
             )
-        self._endpoints = tuple(endpoints)
+        self._name = name
+        self._all = [Broker(endpoint, curves.get(endpoint)) for endpoint in endpoints]
         self._failover_s = failover_s
-        self._at = 0
-        self._since = now
-        self._away_since = now
+        self._since = self._away_since = now
         self._backoff = Backoff(FIRST_S, LATE_S, LATE_S)
+        self.current = self._all[0]
         self.pause_s = 0.0
 
     @property
-    def current(self) -> str:
-        """The endpoint in use or tried now."""
-        return self._endpoints[self._at]
+    def all_refuse(self) -> bool:
+        """Whether every one of them refused us when it was tried last."""
+        return all(broker.refuses for broker in self._all)
 
     def note_reached(self, now: float) -> None:
         """The handshake with ``current`` succeeded."""
         self._since = self._away_since = now
 
+    def note_answer(self) -> None:
+        """``current`` talks to us: what is wrong with it is said again when it fails next."""
+        broker = self.current
+        broker.hangups = 0
+        if broker.said:
+            broker.said.clear()
+            log.warning("%s: the broker %s answers now", self._name, broker.endpoint)
+
     def note_left(self, now: float, lived_s: float) -> None:
         """A connection ended after ``lived_s``; one that ends at once does not shorten the next wait."""
-        self._since = self._away_since = now
+        self.note_reached(now)
         self.pause_s = self._backoff.after(lived_s)
 
-    def note_failure(self, now: float, *, refused: bool = False) -> bool:
-        """``current`` could not be reached, or ``refused`` us; True when another one is tried next."""
-        longest = SOON_S if now - self._away_since < LONG_S and not refused else LATE_S
-        self.pause_s = self._backoff.after(longest_s=longest)
-        if len(self._endpoints) == 1 or not self._failover_s or now - self._since < self._failover_s:
-            return False
-        self._at = (self._at + 1) % len(self._endpoints)
-        self._since = now
-        self._backoff.reset()
-        return True
-
-
-class ConnectFailures:
-    """Says in the log why a broker cannot be reached: once for each broker and reason."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._hangups: dict[str, int] = {}
-        self._said: dict[str, set[str]] = {}
-
-    def forget(self, broker: str) -> None:
-        """Note that ``broker`` answers: what is wrong with it is said again when it fails next."""
-        self._hangups.pop(broker, None)
-        if self._said.pop(broker, None):
-            log.warning("%s: the broker %s answers now", self._name, broker)
-
-    def refuses(self, broker: str, error: LinkError | ConfigError) -> bool:
-        """Whether it is there and does not want us: to be tried less often than one that is away."""
-        return isinstance(error, LinkRefused) or self._hangups.get(broker, 0) >= HANGUPS
-
-    def explain(self, broker: str, error: LinkError | ConfigError, curve: CurveClient | None) -> str:
-        """What is wrong, for people."""
-        text = str(error)
-        if isinstance(error, LinkEnded):
-            count = self._hangups[broker] = self._hangups.get(broker, 0) + 1
-            if count < HANGUPS:
-                return text
-            text = f"{text} {_explain_hangup(curve)}"
-        elif isinstance(error, LinkRefused) and error.errno == EADDRINUSE:
-            text = f"{text}; take another name, or have an owner free one of another key (headgate nfp manage unpin)"
-        elif isinstance(error, LinkRefused) and curve is not None:
-            text = f"{text}; our key {curve.certificate.public_key} is probably not on its list"
-        said = self._said.setdefault(broker, set())
-        if text not in said and len(said) < REASONS_MAX:
-            said.add(text)
-            level = (
-                logging.ERROR if isinstance(error, (LinkRefused, LinkEnded, ConfigError)) else logging.WARNING
-            )
+    def note_failure(self, error: LinkError | ConfigError, now: float) -> str:
+        """``current`` could not be reached: after ``failover_s`` of it the next one is; returns why, for people."""
+        broker = self.current
+        text = self._explain(broker, error)
+        broker.refuses = isinstance(error, LinkRefused) or broker.hangups >= HANGUPS
+        restarts = isinstance(error, LinkEnded) and not broker.refuses  # it may be about to be there again
+        if not restarts and text not in broker.said and len(broker.said) < REASONS_MAX:
+            broker.said.add(text)
+            wrong = isinstance(error, (LinkRefused, LinkEnded, ConfigError))
+            level = logging.ERROR if wrong else logging.WARNING
             log.log(level, "%s: cannot reach the broker: %s", self._name, text)
+        longest = SOON_S if now - self._away_since < LONG_S and not broker.refuses else LATE_S
+        self.pause_s = self._backoff.after(longest_s=longest)
+        if len(self._all) > 1 and self._failover_s and now - self._since >= self._failover_s:
+            self.current = self._all[(self._all.index(broker) + 1) % len(self._all)]
+            self._since = now
+            self._backoff.reset()
+            log.warning("%s: goes on to the broker %s", self._name, self.current.endpoint)
+        return text
+
+    def _explain(self, broker: Broker, error: LinkError | ConfigError) -> str:
+        text, curve = str(error), broker.curve
+        if isinstance(error, LinkEnded):
+            broker.hangups += 1
+            return text if broker.hangups < HANGUPS else f"{text} {_explain_hangup(curve)}"
+        if isinstance(error, LinkRefused) and error.errno == EADDRINUSE:
+            return f"{text}; take another name, or have an owner free one of another key (headgate nfp manage unpin)"
+        if isinstance(error, LinkRefused) and curve is not None:
+            return f"{text}; our key {curve.certificate.public_key} is probably not on its list"
         return text
 
 

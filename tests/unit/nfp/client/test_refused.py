@@ -85,7 +85,7 @@ def test_a_broker_of_the_list_that_is_away_may_still_come(live):
 def test_once_it_has_let_us_in_jobs_wait_for_it(live):
     async def work(client):
         await client.wait_connected()
-        client._channel._curves[live.endpoint] = curve.CurveClient(own, curve.generate().public_key)
+        client._channel._brokers.current.curve = curve.CurveClient(own, curve.generate().public_key)
         client._channel.reopen("for a test")
         with pytest.raises(JobTimeout):
             await client.run("filesharing", "list_files", timeout_s=0.3)
@@ -100,7 +100,7 @@ def test_a_later_attempt_goes_well_once_the_keys_are_right(live):
     async def work(client):
         with pytest.raises(LinkRefused):
             await client.run("filesharing", "list_files", args=["nf://"])
-        client._channel._curves[live.endpoint] = curve.CurveClient(own, live.server_key)
+        client._channel._brokers.current.curve = curve.CurveClient(own, live.server_key)
         await client.wait_connected(WITHIN_S)
         assert await client.run("filesharing", "list_files", args=["nf://"], target="any")
 

@@ -13,7 +13,7 @@ import pytest
 from broker.errors import ConfigError, LinkClosed
 from broker.nfp.frames import Packet, decode
 from broker.nfp.names import Command, Sender
-from broker.nfp.peer import dealer, session
+from broker.nfp.peer import dealer
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.targets import ANY
 from broker.transport.curve import CurveClient, generate
@@ -247,7 +247,7 @@ def test_messages_that_are_none_and_receivers_that_fail_do_not_end_the_conversat
 
 
 def test_the_outbox_is_bounded_and_says_when_it_has_room(monkeypatch):
-    monkeypatch.setattr(session, "OUT_MSGS", 1000)
+    monkeypatch.setattr(dealer, "OUT_MSGS", 1000)
 
     async def main():
         story = Story()
@@ -295,7 +295,7 @@ def test_curve_works_and_a_wrong_key_of_the_broker_is_said_once(caplog):
             wrong.start(story, dict)
             await until(lambda: "probably not" in wrong.trouble)
             assert other.public_key in wrong.trouble
-            await until(lambda: wrong._failures._hangups[broker.endpoint] > 3)
+            await until(lambda: wrong._brokers.current.hangups > 3)
             await wrong.close()
             assert story.told == []
             right = channel(broker.endpoint, ours=ours, theirs=theirs.public_key)
