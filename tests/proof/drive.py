@@ -295,5 +295,6 @@ class Run:
 
 
 _RESULTS: Final = """
-SELECT uuid, events.data FROM events JOIN jobs ON number = job WHERE kind = 'Finished' ORDER BY seq
+SELECT job.uuid, event.data FROM events event JOIN events job ON job.seq = event.seq >> 24 << 24
+WHERE event.kind = 'Finished' ORDER BY event.seq
 """

@@ -25,7 +25,7 @@ from broker.nfp.records import (
     WorkerSeen,
 )
 from broker.nfp.store import Store
-from broker.nfp.store.clock import Clock
+from broker.nfp.store.events import Clock
 from broker.nfp.targets import ALL, ANY, Target
 from tests.unit.nfp.store.samples import PartSeen, owner, parts, whole
 

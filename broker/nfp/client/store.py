@@ -91,7 +91,7 @@ class ClientStore(PeerStore[StoredJob]):
         path: of the file. name: of the client, for people. settings: as ``PeerStore`` takes them.
     """
 
-    schema = Schema("client store", int.from_bytes(b"NFPc"), 2, TABLES, upgrade.CLIENT)
+    schema = Schema("client store", int.from_bytes(b"NFPc"), 3, TABLES, upgrade.CLIENT)
     ended = frozenset()
     settled = ENDS
 

@@ -22,13 +22,14 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from broker import home
 from broker.errors import ConfigError
-from broker.nfp.store.upgrade import upgrade
 from broker.obstacles import obstacle
 
 log = logging.getLogger("headgate")
@@ -57,19 +58,19 @@ _holding = threading.Lock()
 
 
 class Schema(NamedTuple):
-    """What is in a file; one of another version is refused, but for the one before, which is brought to this one.
+    """What is in a file; one of another version is refused, but for those before that are brought to this one.
 
     Attributes:
         what: "broker store", for people. application: four bytes as a number, marks the file as ours.
         version: of ``tables``, grows with every change of them.
-        upgrade: makes them of those of the version before, see ``upgrade``; "": that one is refused, too.
+        upgrades: what is run on a file of a version before, one after the other up to this one; see ``upgrade``.
     """
 
     what: str
     application: int
     version: int
     tables: str
-    upgrade: str = ""
+    upgrades: tuple[str, ...] = ()
 
 
 class Database:
@@ -302,7 +303,8 @@ def _set_up(connection: sqlite3.Connection, path: Path, schema: Schema, sync: Sy
     elif version < schema.version:
         log.info("%s: a %s of version %d, brought to version %d", path, schema.what, version, schema.version)
         with transaction(connection):
-            upgrade(connection, schema.upgrade)
+            for text in schema.upgrades[version - schema.version :]:
+                upgrade(connection, text)
             connection.execute(f"PRAGMA user_version={schema.version}")
 
 
@@ -311,7 +313,7 @@ def _version(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application == schema.application:
-        if version != schema.version and not (schema.upgrade and version == schema.version - 1):
+        if not schema.version - len(schema.upgrades) <= version <= schema.version:
             raise ConfigError(
                 f"{path}: {schema.what} of version {version}, expected {schema.version}: another version of Headgate"
                 f" wrote it. Run that one, or {_move_away(path)}"
@@ -328,3 +330,38 @@ def _create(connection: sqlite3.Connection, schema: Schema) -> None:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id={schema.application}")
         connection.execute(f"PRAGMA user_version={schema.version}")
+
+
+# -- files of versions before -----------------------------------------------------------------------
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    ".": lambda value: value,
+    "b": bool,
+    "j": msgspec.json.decode,
+    "m": msgspec.msgpack.decode,
+    "x": lambda digits: None if digits is None else bytes.fromhex(digits),
+}
+
+
+def upgrade(connection: sqlite3.Connection, text: str) -> None:
+    """Run statements that make the tables of a version of those of the version before, in the caller's transaction.
+
+    ``pack`` and ``fields`` write values as MessagePack, the latter with their names; the first argument has a letter
+    for each: a value as it is (.), a truth (b), JSON (j), MessagePack (m) or hexadecimal digits (x).
+    """
+    connection.create_function("pack", -1, _pack, deterministic=True)
+    connection.create_function("fields", -1, _fields, deterministic=True)
+    for statement in filter(str.strip, text.split(";")):
+        connection.execute(statement)
+
+
+def _pack(letters: str, *values: Any) -> bytes:
+    return msgspec.msgpack.encode(
+        [_READERS[each](value) for each, value in zip(letters, values, strict=True)]
+    )
+
+
+def _fields(words: str, *values: Any) -> bytes:
+    names, letters = words.split()[::2], words.split()[1::2]
+    read = [_READERS[each](value) for each, value in zip(letters, values, strict=True)]
+    return msgspec.msgpack.encode(dict(zip(names, read, strict=True)))

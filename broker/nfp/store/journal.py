@@ -28,14 +28,13 @@ from broker.nfp.records import (
     WorkerSeen,
 )
 from broker.nfp.store import events, upgrade
-from broker.nfp.store.clock import Clock, StoreClock
 from broker.nfp.store.database import Schema, Sync, give_back, open_database, open_reader
-from broker.nfp.store.events import TABLES, Added, Event, Happened, Kept, Named, names_of
+from broker.nfp.store.events import BEGUN, TABLES, Clock, Event, EventLog, Happened, Kept, Named, names_of
 from broker.nfp.store.thread import CLOSE_S, RETRY_S, StoreThread
 from broker.nfp.targets import Kind, Target
 
 log = logging.getLogger("headgate")
-SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 6, TABLES, upgrade.BROKER)
+SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 7, TABLES, upgrade.BROKER)
 _WORKER: Final = "worker"
 _PIN: Final = "pin"
 _FINISHED: Final = "Finished"
@@ -55,7 +54,7 @@ class Store(StoreThread[Op]):
     """Journal of a broker in a SQLite file (NFP, "Job Persistence" and "Reliability").
 
     What was put is durable, all of a group or nothing, once ``on_commit`` is called with the ``position`` it had.
-    Ages in the snapshot come from a clock that never goes back (see ``clock``): a step of the wall clock extends no
+    Ages in the snapshot come from a clock that never goes back (see ``events``): a step of the wall clock extends no
     deadline. What the operations mean for the file, ``events`` says.
 
     Args:
@@ -86,7 +85,7 @@ class Store(StoreThread[Op]):
         retry_s: float = RETRY_S,
     ) -> None:
         self.path = os.fspath(path)
-        self._clock = StoreClock(clock)
+        self._log = EventLog(clock)
         self._reader: sqlite3.Connection | None = None
         self._readable = True
         super().__init__(
@@ -127,7 +126,7 @@ class Store(StoreThread[Op]):
         if self.hangs or self._reader is None:
             raise NotStored(self.broken or "nfp store: closed, nothing can be read")
         try:
-            now = self._clock.now()
+            now = self._log.clock.now()
             found = next((_stored(kept, now) for kept in events.read(self._reader, [uuid])), None)
         except Exception as error:  # besides a failing disk: what is no job
             if self._readable:
@@ -140,11 +139,11 @@ class Store(StoreThread[Op]):
     # -- in the thread -------------------------------------------------------------------------
 
     def _write(self, connection: sqlite3.Connection, operations: list[Op]) -> None:
-        events.write(self._clock, connection, map(_written, operations))
+        self._log.write(connection, map(_written, operations))
 
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
-        self._clock.load(connection)
-        return read(connection, self._clock.now())
+        self._log.load(connection)
+        return read(connection, self._log.clock.now())
 
     def _clean_up(self, connection: sqlite3.Connection) -> bool:
         forget_workers(connection)
@@ -177,13 +176,13 @@ def read(connection: sqlite3.Connection, now: float) -> Snapshot:
     )
 
 
-def _written(op: Op) -> Added | Event | records.Forgotten | Named:
+def _written(op: Op) -> Event | records.Forgotten | Named:
     """An operation as it is in the file."""
     if isinstance(op, records.Forgotten):
         return op
     if isinstance(op, JobAdded):
         uuid, service, task, target, body, *more = op
-        return Added(uuid, (service, task, target, *more), body)
+        return Event(uuid, BEGUN, (service, task, target, *more), body)
     if isinstance(op, Finished):
         uuid, part, worker, attempt, status, body, closes = op
         return Event(uuid, _FINISHED, (part, worker, attempt, status, closes), body)

@@ -23,9 +23,8 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from broker.nfp.records import Forgotten
-from broker.nfp.store.clock import Clock, StoreClock
 from broker.nfp.store.database import MEMORY, Schema, Sync, give_back, open_database
-from broker.nfp.store.events import Added, Event, Kept, read, write
+from broker.nfp.store.events import BEGUN, Clock, Event, EventLog, Kept, read
 from broker.nfp.store.thread import CLOSE_S, StoreThread
 
 KEEP_S: Final = 24 * 3600.0
@@ -99,8 +98,9 @@ class PeerStore(StoreThread[Any], Generic[View]):
         self.jobs: dict[str, Known[View]] = {}
         self.size = 0
         self.retention = retention
-        self._clock = StoreClock(clock)
-        self._wall = (clock or Clock()).wall
+        self._log = EventLog(clock)
+        self._clock = self._log.clock
+        self._wall = self._clock.wall
         self._survives = path is not None
         self._over: dict[str, None] = {}
         self._owing: dict[str, None] = {}
@@ -108,7 +108,7 @@ class PeerStore(StoreThread[Any], Generic[View]):
         self._sweeper: asyncio.TimerHandle | None = None
         super().__init__(
             partial(open_database, MEMORY if path is None else path, self.schema, sync),
-            partial(write, self._clock),
+            self._log.write,
             asyncio.get_running_loop(),
             on_failed=None if broken is None else lambda text, ops: (broken(text), ops)[1],
             tidy=give_back,
@@ -147,7 +147,7 @@ class PeerStore(StoreThread[Any], Generic[View]):
         self._sweep()
 
     def _read_all(self, connection: sqlite3.Connection) -> list[Kept]:
-        self._clock.load(connection)
+        self._log.load(connection)
         return list(read(connection))
 
     async def durable(self) -> None:
@@ -170,7 +170,7 @@ class PeerStore(StoreThread[Any], Generic[View]):
 
     def put_job(self, uuid: str, values: dict[str, Any], body: bytes) -> None:
         """Write down a job; one of this uuid must not be here."""
-        self._write(Added(uuid, values, body))
+        self._write(Event(uuid, BEGUN, values, body))
         self._begin(uuid, self._clock.now(), self._wall(), values, b"", len(body))
 
     def put_event(

@@ -10,8 +10,9 @@ that one is dropped, reported, and the rest is written.
 
 The thread and the loop share the interpreter's lock. CPython gives it to a thread that waits only when the running one
 holds it for 5 ms without a break; an event loop under full load breaks off all the time for system calls of a few
-microseconds, too short for the other to wake up, and so starves it. Therefore ``commit`` stands aside for up to
-``GIVE_WAY_S`` when the group under way is older than ``PATIENCE_S``.
+microseconds, too short for the other to wake up, and so starves it. Therefore a group is one statement where that can
+be (see ``events``), each of which lets go of the lock once; and ``commit`` stands aside for up to ``GIVE_WAY_S`` when
+the group under way is older than ``PATIENCE_S``.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Generic
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from broker.awake import StallMeter
 from broker.nfp.contract import NotStored
-from broker.nfp.store.database import Database
-from broker.nfp.store.writer import Answer, Operation, Writer, Written
+from broker.nfp.store.database import Database, complaint, make_room
 from broker.nfp.threads import Threads
 
 log = logging.getLogger("headgate")
+Operation = TypeVar("Operation")
+Answer = TypeVar("Answer")
 
 TIDY_AFTER_S: Final = 1.0
 """Without work for so long, the thread cleans up behind the last burst."""
@@ -41,6 +44,11 @@ CLOSE_S: Final = 5.0
 """How long ``close`` waits for the last group and for the end of the thread."""
 LATER_S: Final = 0.005
 """How long what nobody waits for may stay in memory to share a commit; a kill loses it, as if it came so much later."""
+SPACE_S: Final = 0.002
+"""Between the beginnings of two groups under load: more operations share a commit, and the interpreter's lock changes
+hands less often. Who does one job after the other waits for nothing."""
+LOADED_OPS: Final = 4
+"""A group of more operations than that is not of one job alone: that is load."""
 HANGS_S: Final = 2.0
 """A commit that takes so long means a disk that hangs, or is too slow: new jobs are refused until it is done."""
 PATIENCE_S: Final = 0.005
@@ -54,13 +62,23 @@ WAITING_OPS_MAX: Final = 1_000_000
 broken until a restart: it can no longer be said of anything that it is all there."""
 
 
+class Written(NamedTuple, Generic[Operation]):
+    """What became of a group."""
+
+    left: list[Operation]
+    """Operations that were not written, ``error`` says why; [] and "" when all was."""
+    error: str
+    dropped: list[tuple[Operation, str]]
+    """Operations that can never be written, and why."""
+
+
 class StoreThread(Generic[Operation]):
-    """The thread, seen from its loop; every method belongs to the loop's thread.
+    """The thread, seen from its loop: but for those of the last part, every method belongs to the loop's thread.
 
     Args:
         connect: opens the database; called in the thread.
-        apply: writes a group, in the thread, within a transaction. It is given an empty list to see whether the disk is
-            back, and writes something even then.
+        apply: writes a group, in the thread, all or nothing. It is given an empty list to see whether the disk is back,
+            and writes something even then.
         loop: where callbacks happen.
         on_commit: called with the number of a commit that is done.
         on_failed: called with the reason and all that is not written; returns what to keep and try again. For an
@@ -102,10 +120,13 @@ class StoreThread(Generic[Operation]):
         self._on_stuck = on_stuck
         self._retry_s = retry_s
         self._pending: list[Operation] = []
-        self._writer = Writer(connect, apply, tidy, name)
-        self._threads = Threads(name, 1, loop, self._writer.close)
-        self._busy = self._writer.busy
-        self._tidies = tidy is not None
+        self._connect = connect
+        self._apply_group = apply
+        self._tidy = tidy
+        self._database: Database | None = None
+        self._threads = Threads(name, 1, loop, self._close_file)
+        self._busy = threading.Lock()
+        """Let go by the thread after each group."""
         self._under_way = False
         self._asked = False
         self._since = self._begun = 0.0
@@ -117,6 +138,7 @@ class StoreThread(Generic[Operation]):
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._tidier: asyncio.TimerHandle | None = None
         self._opened = False
+        self._loaded = False
         self._closing = False
         self._settled: asyncio.Future[None] | None = None
         self._name = name
@@ -130,9 +152,9 @@ class StoreThread(Generic[Operation]):
             ConfigError: it cannot be used; the text names the file and what to do.
         """
         try:
-            found: Answer = await self._threads.run(partial(self._writer.open, read))
+            found: Answer = await self._threads.run(partial(self._open_file, read))
         except BaseException:
-            self._threads.run(self._writer.close)  # it may be open, when nobody waits any more
+            self._threads.run(self._close_file)  # it may be open, when nobody waits any more
             self._threads.close()
             raise
         self._opened = True
@@ -188,7 +210,7 @@ class StoreThread(Generic[Operation]):
                 await StoreThread.durable(self)  # whether its owner waits for that or not
         if not self._opened or self._closing:
             raise NotStored(f"{self._name}: closed, nothing can be asked")
-        answer: Answer = await self._threads.run(partial(self._writer.ask, query))
+        answer: Answer = await self._threads.run(partial(self._query, query))
         return answer
 
     async def close(self, timeout_s: float = CLOSE_S) -> int:
@@ -212,7 +234,7 @@ class StoreThread(Generic[Operation]):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._settled, timeout_s)
         self._refuse_waiters(f"{self._name}: closed")
-        closing = self._threads.run(self._writer.close)
+        closing = self._threads.run(self._close_file)
         self._threads.close()
         try:
             await asyncio.wait_for(asyncio.shield(closing), max(0.1, until - self._loop.time()))
@@ -228,18 +250,23 @@ class StoreThread(Generic[Operation]):
         """Nothing is under way: hand over what is there, or see to it that it is handed over in time."""
         if not self._pending or self._closing:
             return
+        wait_s = LATER_S
         if waited:
-            self._hand_over()
-        elif self._later is None:
-            self._later = self._loop.call_later(LATER_S, self._late)
+            wait_s = self._begun + SPACE_S - time.monotonic() if self._loaded else 0.0
+            if wait_s <= 0:
+                self._hand_over()
+                return
+        if self._later is None:
+            self._later = self._loop.call_later(wait_s, self._late)
 
     def _late(self) -> None:
         self._later = None
-        if not self._under_way:
-            self._next(True)
+        if not self._under_way and self._pending and not self._closing:
+            self._hand_over()
 
     def _hand_over(self) -> None:
         operations, self._pending = self._pending, []
+        self._loaded = len(operations) > LOADED_OPS
         self._under_way = True
         self._asked = False
         self._since = self._begun = time.monotonic()
@@ -247,7 +274,7 @@ class StoreThread(Generic[Operation]):
             self._look_after(HANGS_S)
         self._busy.acquire(blocking=False)  # free unless a start failed: the thread lets go after each group
         self._threads.call(
-            partial(self._writer.write, operations), partial(self._written, self.position, operations)
+            partial(self._write_group, operations), partial(self._written, self.position, operations)
         )
 
     def _look_after(self, seconds: float) -> None:
@@ -351,16 +378,16 @@ class StoreThread(Generic[Operation]):
             self._retry = self._loop.call_later(self._retry_s, self._try_again)
 
     def _tidy_later(self) -> None:
-        if self._tidies and self._tidier is None and not self._closing:
-            self._tidier = self._loop.call_later(TIDY_AFTER_S, self._tidy)
+        if self._tidy is not None and self._tidier is None and not self._closing:
+            self._tidier = self._loop.call_later(TIDY_AFTER_S, self._clean_up_when_quiet)
 
-    def _tidy(self) -> None:
+    def _clean_up_when_quiet(self) -> None:
         """Clean up behind the last burst, a little at a time, once it is over."""
         self._tidier = None
         if self._under_way or time.monotonic() - self._begun < TIDY_AFTER_S:
             self._tidy_later()
         else:
-            self._threads.call(self._writer.tidy, lambda more, _: self._tidy_later() if more else None)
+            self._threads.call(self._tidy_once, lambda more, _: self._tidy_later() if more else None)
 
     def _try_again(self) -> None:
         """Hand over what is left, even if that is nothing: so it shows whether the disk is back."""
@@ -402,3 +429,98 @@ class StoreThread(Generic[Operation]):
         for _at, waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(NotStored(text))
+
+    # -- in the thread --------------------------------------------------------------------------
+
+    @property
+    def _opened_file(self) -> Database:
+        assert self._database is not None
+        return self._database
+
+    def _open_file(self, read: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        database = self._database = self._connect()
+        try:
+            found = read(database.connection)
+            self._apply_group(database.connection, [])  # so it shows now whether it can be written
+        except sqlite3.Error as error:
+            self._close_file()
+            raise complaint(database.path, error) from error
+        except BaseException:
+            self._close_file()
+            raise
+        return found
+
+    def _close_file(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def _write_group(self, operations: list[Operation]) -> Written[Operation]:
+        """Write a group, all or nothing; one that fails for what is in it without the culprits."""
+        database = self._opened_file
+        dropped: list[tuple[Operation, str]] = []
+        try:
+            error = self._attempt(operations)
+            if error is not None and make_room(database.connection, error):
+                error = self._attempt(operations)
+            if error is not None and not _of_the_disk(error):
+                log.error("%s: a group cannot be written as a whole: %s", self._name, error)
+                operations, error = self._write_apart(operations, dropped)
+        finally:
+            self._busy.release()
+        if error is None:
+            return Written([], "", dropped)
+        return Written(operations, str(complaint(database.path, error)), dropped)
+
+    def _attempt(self, operations: list[Operation]) -> Exception | None:
+        try:
+            self._apply_group(self._opened_file.connection, operations)
+        except Exception as error:  # whatever it is, the store must live on
+            return error
+        return None
+
+    def _write_apart(
+        self, operations: list[Operation], dropped: list[tuple[Operation, str]]
+    ) -> tuple[list[Operation], Exception | None]:
+        """Write half by half and drop what fails alone; returns what a failing disk left, and why."""
+        parts = [operations]
+        while parts:
+            part = parts.pop()
+            error = self._attempt(part)
+            if error is None:
+                continue
+            if _of_the_disk(error):
+                parts.append(part)
+                return [op for part in reversed(parts) for op in part], error
+            if len(part) > 1:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+            elif part:
+                dropped.append((part[0], str(complaint(self._opened_file.path, error))))
+        return [], None
+
+    def _query(self, query: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        try:
+            return query(self._opened_file.connection)
+        except sqlite3.Error as error:
+            raise NotStored(str(complaint(self._opened_file.path, error))) from error
+
+    def _tidy_once(self) -> bool:
+        """Clean up once; True when there is more to do."""
+        connection = self._opened_file.connection
+        try:
+            return self._tidy is not None and self._tidy(connection)
+        except sqlite3.Error as error:
+            log.debug("%s: not tidied: %s", self._name, error)
+            with contextlib.suppress(sqlite3.Error):
+                connection.rollback()
+            return False
+
+
+def _of_the_disk(error: Exception) -> bool:
+    """True for what may pass by itself; False for what is wrong with the values of a group."""
+    if isinstance(error, sqlite3.OperationalError | MemoryError | OSError):
+        return True
+    return (
+        type(error) is sqlite3.DatabaseError
+    )  # a damaged file; its subclasses are about values and statements

@@ -1,38 +1,42 @@
-"""Files of the version before this one: tables of a broker, cards with bodies of workers and clients, made events.
+"""Files of versions before this one: what ``database.upgrade`` runs on them.
 
-Each text is what ``database`` runs on such a file, in one transaction. ``pack`` and ``fields`` write values, the latter
-with their names, as ``events`` does; the first argument has a letter for each: a value as it is (.), a truth (b), JSON
-(j) or hexadecimal digits (x).
+Version 0.1.0 had tables of a broker, and cards with bodies of workers and clients; of these are made events, one table
+beside that of jobs. ``_IN_ONE`` puts the two together.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
-import msgspec
+from broker.nfp.store.events import EVENTS, KEY_BITS
 
-from broker.nfp.store.events import TABLES
-
-_READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    ".": lambda value: value,
-    "b": bool,
-    "j": msgspec.json.decode,
-    "x": lambda digits: None if digits is None else bytes.fromhex(digits),
-}
-_CLOCK: Final = f"""
-ALTER TABLE clock RENAME TO old_clock;
-{TABLES};
-UPDATE clock SET (at, wall, boot, boot_id) = (SELECT at, wall, boot, boot_id FROM old_clock);
-DROP TABLE old_clock;
+_APART: Final = """
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, at REAL NOT NULL, wall REAL NOT NULL,
+    data BLOB NOT NULL, body BLOB NOT NULL);
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
+    data BLOB NOT NULL, body BLOB NOT NULL);
+CREATE INDEX events_of_job ON events (job);
+CREATE TABLE names (
+    kind TEXT NOT NULL, name TEXT NOT NULL, at REAL NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (kind, name)) WITHOUT ROWID;
+"""
+_IN_ONE: Final = f"""
+ALTER TABLE jobs RENAME TO old_jobs; ALTER TABLE events RENAME TO old_events;
+{EVENTS};
+INSERT INTO events SELECT number << {KEY_BITS}, uuid, at, '', pack('.m', wall, data), body FROM old_jobs;
+INSERT INTO events SELECT (job << {KEY_BITS}) + k, NULL, at, kind, data, body
+    FROM (SELECT seq, row_number() OVER (PARTITION BY job ORDER BY seq) AS k FROM old_events) n
+    CROSS JOIN old_events USING (seq);
+DROP TABLE old_jobs; DROP TABLE old_events
 """  # noqa: S608 - our own words only, in all of these
 
 _EVENT: Final = "INSERT INTO events (job, at, kind, data, body) SELECT"
 _PARTS: Final = "FROM parts p CROSS JOIN old_jobs j ON j.id = p.job"
-BROKER: Final = f"""
+_BROKER: Final = f"""
 ALTER TABLE jobs RENAME TO old_jobs;
-{_CLOCK}
+{_APART}
 INSERT INTO jobs SELECT id, uuid, at, submitted_s,
     pack('..jx....j', service, task, target, client, dialect, holder, userid, ttl_s, parts), body FROM old_jobs;
 {_EVENT} job, at, 'PartAdded', pack('.', part), x'' {_PARTS} WHERE attempt = 0 ORDER BY p.id;
@@ -54,8 +58,8 @@ DROP TABLE workers; DROP TABLE pins; DROP TABLE IF EXISTS usage
 """  # noqa: S608
 
 _BODY: Final = "ifnull((SELECT body FROM bodies b WHERE b.number = c.number AND b.name = 'body'), x'')"
-WORKER: Final = f"""
-{_CLOCK}
+_WORKER: Final = f"""
+{_APART}
 INSERT INTO jobs SELECT number, uuid, at, submitted_s, fields('client x service . task . idempotent b',
     json_extract(more, '$.client'), service, task, ifnull(json_extract(more, '$.idempotent'), 1)), {_BODY} FROM cards c;
 {_EVENT} number, at, 'started', fields('state . started_s .', 'started', json_extract(more, '$.started_s')), x''
@@ -70,8 +74,8 @@ INSERT INTO jobs SELECT number, uuid, at, submitted_s, fields('client x service 
     ifnull(json_extract(more, '$.ended_s'), 0)), x'' FROM cards WHERE state = 'cancelled';
 DROP TABLE cards; DROP TABLE bodies
 """  # noqa: S608
-CLIENT: Final = f"""
-{_CLOCK}
+_CLIENT: Final = f"""
+{_APART}
 INSERT INTO jobs SELECT number, uuid, at, submitted_s, fields('service . task . target j timeout_s .', service, task,
     json_extract(more, '$.target'), json_extract(more, '$.timeout_s')), {_BODY} FROM cards c;
 {_EVENT} number, at, 'workers', fields('workers j', body), x'' FROM cards c JOIN bodies b USING (number)
@@ -84,23 +88,6 @@ INSERT INTO jobs SELECT number, uuid, at, submitted_s, fields('service . task . 
 DROP TABLE cards; DROP TABLE bodies
 """  # noqa: S608
 
-
-def upgrade(connection: sqlite3.Connection, text: str) -> None:
-    """Run one of the texts, within the transaction of the caller."""
-    connection.create_function("pack", -1, _pack, deterministic=True)
-    connection.create_function("fields", -1, _fields, deterministic=True)
-    for statement in filter(str.strip, text.split(";")):
-        connection.execute(statement)
-
-
-def _pack(letters: str, *values: Any) -> bytes:
-    return msgspec.msgpack.encode(_read(letters, values))
-
-
-def _fields(words: str, *values: Any) -> bytes:
-    names, letters = words.split()[::2], words.split()[1::2]
-    return msgspec.msgpack.encode(dict(zip(names, _read(letters, values), strict=True)))
-
-
-def _read(letters: Iterable[str], values: Iterable[Any]) -> list[Any]:
-    return [_READERS[letter](value) for letter, value in zip(letters, values, strict=True)]
+BROKER: Final = (_BROKER, _IN_ONE)
+WORKER: Final = (_WORKER, _IN_ONE)
+CLIENT: Final = (_CLIENT, _IN_ONE)

@@ -61,7 +61,7 @@ class StoredRun(NamedTuple):
 class RunStore(PeerStore[StoredRun]):
     """The jobs of one worker; ``path`` None keeps them in memory only. See ``PeerStore``."""
 
-    schema = Schema("worker store", int.from_bytes(b"NFPw"), 2, TABLES, upgrade.WORKER)
+    schema = Schema("worker store", int.from_bytes(b"NFPw"), 3, TABLES, upgrade.WORKER)
     ended = frozenset({"done"})
     settled = frozenset({"recorded", "cancelled"})
 

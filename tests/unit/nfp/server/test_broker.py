@@ -129,14 +129,14 @@ def test_a_disk_that_hangs_refuses_new_jobs_and_nobody_seems_dead(rundir, monkey
     ):
         worker.say(ready())
         registered(live, "w1")
-        writer = live.broker.store._writer
-        real = writer._apply
+        store = live.broker.store
+        real = store._apply_group
 
         def hangs(connection, operations):
             assert free.wait(10)
             real(connection, operations)
 
-        writer._apply = hangs
+        store._apply_group = hangs
         try:
             client.say(request(POST, "u1"))
             assert (

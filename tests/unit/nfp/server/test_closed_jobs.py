@@ -131,7 +131,7 @@ def test_one_damaged_row_costs_nobody_but_who_asks_for_it(tmp_path, caplog):
     async def script(broker, client, got):
         await broker.store.durable()
         base = sqlite3.connect(tmp_path / "nfp.db")
-        base.execute("UPDATE jobs SET data = 'no job' WHERE uuid = 'u1'")
+        base.execute("UPDATE events SET data = 'no job' WHERE uuid = 'u1'")
         base.commit()
         base.close()
         for uuid in ("u0", "u1", "u1", "u2"):

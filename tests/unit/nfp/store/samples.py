@@ -11,7 +11,7 @@ from broker.nfp.jobs.model import Client, Job
 from broker.nfp.names import Dialect
 from broker.nfp.records import JobAdded, Snapshot, StoredJob
 from broker.nfp.store import Store
-from broker.nfp.store.clock import Clock
+from broker.nfp.store.events import Clock
 from broker.nfp.targets import ANY, Target
 
 PATIENCE_S = 40.0
@@ -74,7 +74,9 @@ async def whole(store: Store, found: Snapshot) -> Snapshot:
     """``found`` with all jobs in the order they were added, as if closed ones were not read later."""
     closed = [store.find_closed(closed.job.added.uuid) for closed in found.closed]
     jobs = {job.added.uuid: job for job in (*found.jobs, *closed)}
-    order = await store.ask(lambda base: base.execute("SELECT uuid FROM jobs ORDER BY number").fetchall())
+    order = await store.ask(
+        lambda base: base.execute("SELECT uuid FROM events WHERE uuid IS NOT NULL ORDER BY seq").fetchall()
+    )
     assert len(order) == len(jobs)
     return found._replace(jobs=tuple(jobs[uuid] for (uuid,) in order), closed=())
 

@@ -147,15 +147,15 @@ def test_the_version_before_is_upgraded_all_or_nothing(path):
     open_database(path, FIRST).close()
     second = FIRST._replace(version=FIRST.version + 1, tables="CREATE TABLE c (x)")
     with pytest.raises(ConfigError, match="no such table: nowhere"):
-        open_database(path, second._replace(upgrade="CREATE TABLE c (x); DROP TABLE nowhere"))
+        open_database(path, second._replace(upgrades=("CREATE TABLE c (x); DROP TABLE nowhere",)))
     open_database(path, FIRST).close()
     upgrade = "CREATE TABLE c (x); INSERT INTO c VALUES (pack('.', 7))"
     for _ in range(2):  # it is done once
-        database = open_database(path, second._replace(upgrade=upgrade))
+        database = open_database(path, second._replace(upgrades=(upgrade,)))
         assert database.connection.execute("SELECT x FROM c").fetchall() == [(b"\x91\x07",)]
         database.close()
     with pytest.raises(ConfigError, match="another version of Headgate"):
-        open_database(path, second._replace(version=second.version + 2, upgrade=upgrade))
+        open_database(path, second._replace(version=second.version + 2, upgrades=(upgrade,)))
 
 
 def test_tables_that_cannot_be_made_leave_an_empty_file(path):

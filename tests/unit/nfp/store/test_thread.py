@@ -12,7 +12,7 @@ from broker import awake
 from broker.errors import ConfigError
 from broker.nfp.contract import NotStored
 from broker.nfp.store import thread as threads
-from broker.nfp.store.database import Schema, open_database
+from broker.nfp.store.database import Schema, open_database, transaction
 from broker.nfp.store.thread import StoreThread
 from tests.unit.nfp.store.samples import run, until
 
@@ -36,7 +36,8 @@ class Disk:
             raise self.error
         if "poison" in operations:
             raise sqlite3.DataError("no such word")
-        connection.executemany("INSERT INTO said VALUES (?)", [(op,) for op in operations])
+        with transaction(connection):
+            connection.executemany("INSERT INTO said VALUES (?)", [(op,) for op in operations])
         self._applied.append(list(operations))
 
     @property
@@ -232,13 +233,13 @@ def test_a_writer_that_fails_in_an_unforeseen_way_tries_again(make, monkeypatch)
     async def story():
         store = make()
         await store.start(words)
-        attempt = store._writer._attempt
+        attempt = store._attempt
 
         def fails(operations):
-            monkeypatch.setattr(store._writer, "_attempt", attempt)
+            monkeypatch.setattr(store, "_attempt", attempt)
             raise MemoryError("no room")
 
-        monkeypatch.setattr(store._writer, "_attempt", fails)
+        monkeypatch.setattr(store, "_attempt", fails)
         store.put("a")
         with pytest.raises(NotStored, match="test store: MemoryError"):
             await store.durable()
@@ -317,12 +318,12 @@ def test_a_disk_that_fails_while_a_group_is_taken_apart(make, disk):
                 disk.error = sqlite3.OperationalError("database or disk is full")
             plain(connection, operations)
 
-        store._writer._apply = full_soon
+        store._apply_group = full_soon
         for word in ("poison", "b", "c", "d"):
             store.put(word)
         with pytest.raises(NotStored):
             await store.durable()
-        store._writer._apply = plain
+        store._apply_group = plain
         disk.error = None
         await until(lambda: not store.broken)
         assert await store.ask(words) == ["b", "c", "d"]

@@ -167,7 +167,7 @@ def test_a_broker_goes_on_with_the_jobs_workers_and_names_of_the_version_before(
         assert parts((await read(path, clock=clock)).jobs[1])[0][3:6] == ("final", 200, b"r")
 
     run(story())
-    assert tables(path) == {"clock", "jobs", "events", "names"}
+    assert tables(path) == {"clock", "events", "names"}
 
 
 def test_a_worker_goes_on_with_its_jobs_of_the_version_before(made, clock):
@@ -194,7 +194,7 @@ def test_a_worker_goes_on_with_its_jobs_of_the_version_before(made, clock):
         await store.close()
 
     run(story())
-    assert tables(path) == {"clock", "jobs", "events", "names"}
+    assert tables(path) == {"clock", "events", "names"}
 
 
 def test_a_client_waits_for_its_jobs_of_the_version_before(made, clock):
@@ -212,4 +212,4 @@ def test_a_client_waits_for_its_jobs_of_the_version_before(made, clock):
         await store.close()
 
     run(story())
-    assert tables(path) == {"clock", "jobs", "events", "names"}
+    assert tables(path) == {"clock", "events", "names"}
