@@ -4,7 +4,6 @@
 
     broker       NfpBroker: the composition; start, stop, who is there
     process      one NfpBroker as a process: signals, systemd, restart
-    keys         key files in the base directory, and the rules of access over them
 
 The walk of a message::
 
@@ -18,7 +17,7 @@ ZeroMQ is spoken on the loop (``transport.zeromq``); a connection is one object 
 
 Beside it::
 
-    names        a name belongs to the first key that used it
+    names        a name belongs to the first key that used it; key files in the base directory, the rules of access
     recording    what passes, for the journal
     files_worker the file service in this process
 """

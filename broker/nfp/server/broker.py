@@ -32,9 +32,8 @@ from broker.nfp.records import JobAdded, Op
 from broker.nfp.server.connections import QueuedPeer, QueueLimits, ReconnectNudge
 from broker.nfp.server.files_worker import FilesWorker
 from broker.nfp.server.ingress import Ingress
-from broker.nfp.server.keys import BrokerKeys, access_of, prepare
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
-from broker.nfp.server.names import NameOwners
+from broker.nfp.server.names import BrokerKeys, NameOwners, access_of, prepare
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.router import EVERYBODY, NfpRouter, Tuning
 from broker.nfp.server.turn import Turn
@@ -105,9 +104,8 @@ class NfpBroker:
         self.access = access_of(settings, self.keys)
         self.name_owners = NameOwners(
             self.store,
+            self.access,
             self._in_use,
-            self.access.keys_of,
-            self.access.is_listed,
             self._needed,
             self.loop.time,
         )

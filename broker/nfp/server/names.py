@@ -1,4 +1,5 @@
-"""A name belongs to the first key that used it (NFP, "Security" is TBD in the text: trust on first use).
+"""Names and keys: the broker's own key files, and a name belongs to the first key that used it (NFP, "Security" is TBD
+in the text: trust on first use).
 
 Deployed NorFab's peers make their own keys, so the broker cannot know beforehand whose name is whose; but nobody who
 comes later with another key gets the name, its jobs and its results. A name that the list of keys knows is its keys'
@@ -8,6 +9,12 @@ Names of workers, of their clients and of listed keys are written down, with the
 kept in memory for as long as it is connected or has jobs. A key may own a number of names; when that, or the table, is
 full, the name goes that was not used for longest, but none that is connected, a known worker's or its client's, and
 none of a listed key for the sake of another one's. Where nothing may go, the new name is refused.
+
+In the base directory::
+
+    broker.key_secret   the broker's certificate, mode 0600 (another place: the setting key_secret)
+    broker.key          its public half: what workers and clients need
+    owner.key_secret    a client's certificate that is an owner here, for whoever can read it; owner.key its public half
 """
 
 from __future__ import annotations
@@ -15,32 +22,53 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from broker import home
+from broker.errors import ConfigError
+from broker.nfp.access import Access
 from broker.nfp.contract import Journal
 from broker.nfp.names import CLIENT_OF_WORKER
+from broker.nfp.peer.keys import kept_certificate
 from broker.nfp.records import UNPINNED, Pinned
+from broker.obstacles import obstacle
+from broker.settings.nfp import KeyEntry, NfpSection
+from broker.transport import curve
+from broker.transport.curve import Certificate
 
 log = logging.getLogger("headgate")
 PINS_MAX: Final = 65_536
-"""Names written down: ten thousands of workers with their clients."""
+"""Names: ten thousands of workers with their clients."""
 NAMES_PER_KEY_MAX: Final = 4096
 """Names of one key, all that are connected included: as many as one machine has workers, and clients without name."""
 USED_EVERY_S: Final = 3600.0
 """The last use of a name is written down at most so often."""
 _PROBES: Final = 256
 """Names looked at for one that may go; those that may not count as used now, so that the next look begins behind."""
+OWNER: Final = "owner"
+
+
+@dataclass(slots=True)
+class _Owner:
+    """Of a name."""
+
+    key: str
+    lasting: bool
+    """Written down, and not only kept while it is connected or has jobs."""
+    written_s: float = -inf
+    """When its last use was written down."""
 
 
 class NameOwners:
-    """Who owns which name.
+    """Who owns which name; ``len`` is how many are written down.
 
     Args:
-        journal: where pins are written down. in_use: whether a name is connected at present.
-        listed: the keys that alone may have a name, by the list of keys; none where it does not know the name.
-        is_listed: whether a key is in that list.
+        journal: where pins are written down. access: the list of keys.
+        in_use: whether a name is connected at present.
         needed: whether a name with its key is a known worker's or its client's, or has jobs.
         clock: monotonic seconds.
 
@@ -51,23 +79,20 @@ class NameOwners:
     def __init__(
         self,
         journal: Journal,
+        access: Access,
         in_use: Callable[[str], bool],
-        listed: Callable[[str], frozenset[str]],
-        is_listed: Callable[[str], bool],
         needed: Callable[[str, str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal = journal
+        self._access = access
         self._in_use = in_use
-        self._listed = listed
-        self._is_listed = is_listed
         self._needed = needed
         self._clock = clock
-        self._keys: dict[str, str] = {}
-        """Written down; in the order of their last use, as are the next ones."""
-        self._passing: dict[str, str] = {}
+        self._owners: dict[str, _Owner] = {}
+        """By name, in the order of their last use, as are the names of each key."""
         self._by_key: dict[str, dict[str, None]] = {}
-        self._written: dict[str, float] = {}
+        self._lasting = 0
         self._reserved: set[str] = set()
         self._unpinned: dict[str, None] = {}
         """Until the next key comes, whose name is written down then."""
@@ -75,12 +100,12 @@ class NameOwners:
         self.refused = 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return self._lasting
 
     @property
     def passing(self) -> int:
         """Names that are not written down."""
-        return len(self._passing)
+        return len(self._owners) - self._lasting
 
     def restore(self, pins: Iterable[Pinned]) -> None:
         """What an earlier run wrote down, the one used last at the end."""
@@ -88,18 +113,25 @@ class NameOwners:
             if pin.key == UNPINNED:
                 self._unpinned[pin.name] = None
             elif pin.key:
-                self._keys[pin.name] = pin.key
-                self._by_key.setdefault(pin.key, {})[pin.name] = None
+                self._add(pin.name, pin.key, lasting=True)
 
     def key_of(self, name: str) -> str:
         """The key that owns ``name``; "" when none does."""
-        pinned, listed = self._keys.get(name) or self._passing.get(name, ""), self._listed(name)
-        return pinned if not listed or pinned in listed else min(listed)
+        owner, listed = self._owners.get(name), self._access.keys_of(name)
+        key = owner.key if owner is not None else ""
+        return key if not listed or key in listed else min(listed)
 
     def fits(self, name: str, key: str) -> bool:
         """Whether ``key`` ("" without CURVE) may come as ``name``; counts it when not."""
-        listed = self._listed(name)
-        fits = key in listed if listed else self._owner(name, key) == key
+        owner, listed = self._owners.get(name), self._access.keys_of(name)
+        if listed:
+            fits = key in listed
+        elif owner is None or owner.key == key:
+            fits = True
+        else:
+            fits = not owner.lasting and not self._stays(name, owner.key)
+            if fits:  # the jobs of somebody who passed by have ended since
+                self._remove(name)
         if fits and name not in self._reserved:
             return True
         self.violations += 1
@@ -110,31 +142,42 @@ class NameOwners:
 
         False: there is no room for one more name.
         """
-        owner, listed = self._keys.get(name), self._listed(name)
-        if not key or (key not in listed if listed else owner not in (None, key)):
+        owner, listed = self._owners.get(name), self._access.keys_of(name)
+        if not key or (listed and key not in listed):
             return True
-        if owner == key:
-            self._use(name)
-        elif lasting or name in self._unpinned:
-            return self._write(name, key)
-        elif name not in self._passing:
-            return self._hold(name, key)
+        lasting = lasting or name in self._unpinned
+        if owner is not None:
+            if owner.lasting and owner.key == key:
+                self._use(name, owner)
+                return True
+            if not listed if owner.lasting else not lasting:
+                return True
+            self._remove(name)  # it is written down now, or the list of keys gives it to another one
+        if not self._make_room(key):
+            self.refused += 1
+            return False
+        owner = self._add(name, key, lasting=lasting)
+        if lasting:
+            self._unpinned.pop(name, None)
+            self._use(name, owner)
+            if name.endswith(CLIENT_OF_WORKER):
+                log.info("%s is the client of a worker from now on, and its key is %s", name, key)
         return True
 
     def expect(self, name: str, key: str) -> None:
         """A client that has jobs from before a restart, and is not there."""
-        if name not in self._keys and name not in self._unpinned:
-            self._hold(name, key)
+        if name not in self._owners and name not in self._unpinned:
+            self.pin(name, key, lasting=False)
 
     def left(self, name: str) -> None:
         """A connection of ``name`` is lost."""
-        key = self._passing.get(name)
-        if key is not None and not self._stays(name, key):
-            self._drop(name)
+        owner = self._owners.get(name)
+        if owner is not None and not owner.lasting and not self._stays(name, owner.key):
+            self._remove(name)
 
     def release_name(self, name: str) -> bool:
         """Let the next key have ``name``; False when nobody owned it."""
-        if name not in self._keys and name not in self._passing:
+        if name not in self._owners:
             return False
         self._remove(name)
         self._unpinned[name] = None
@@ -155,79 +198,110 @@ class NameOwners:
 
     # -- inner part ------------------------------------------------------------------------------
 
-    def _owner(self, name: str, key: str) -> str:
-        """Whose ``name`` is, ``key``'s if nobody's; the jobs of somebody who passed by may have ended since."""
-        owner = self._keys.get(name)
-        if owner is None:
-            owner = self._passing.get(name, key)
-            if owner != key and not self._stays(name, owner):
-                self._drop(name)
-                return key
-        return owner
+    def _stays(self, name: str, key: str) -> bool:
+        return self._in_use(name) or self._needed(name, key)
 
-    def _use(self, name: str) -> None:
-        key, now = self._keys[name], self._clock()
-        self._to_the_end(name, key)
-        if now - self._written.get(name, -inf) >= USED_EVERY_S:
-            self._written[name] = now
-            self._journal.put(Pinned(name, key))
-
-    def _write(self, name: str, key: str) -> bool:
-        if name in self._passing or name in self._keys:  # the list of keys may have given it to another one
-            self._remove(name)
-        if not self._make_room(key) or not (
-            len(self._keys) < PINS_MAX or self._forget_one(self._keys, key) or self._is_listed(key)
-        ):
-            self.refused += 1
-            return False
-        self._keys[name] = key
-        self._by_key.setdefault(key, {})[name] = None
-        self._unpinned.pop(name, None)
-        self._use(name)
-        if name.endswith(CLIENT_OF_WORKER):
-            log.info("%s is the client of a worker from now on, and its key is %s", name, key)
-        return True
-
-    def _hold(self, name: str, key: str) -> bool:
-        if not self._make_room(key):
-            self.refused += 1
-            return False
-        self._passing[name] = key
-        self._by_key.setdefault(key, {})[name] = None
-        return True
+    def _use(self, name: str, owner: _Owner) -> None:
+        now = self._clock()
+        self._to_the_end(name, owner)
+        if now - owner.written_s >= USED_EVERY_S:
+            owner.written_s = now
+            self._journal.put(Pinned(name, owner.key))
 
     def _make_room(self, key: str) -> bool:
         mine = self._by_key.get(key, {})
-        return len(mine) < NAMES_PER_KEY_MAX or self._forget_one(mine, key)
+        if len(mine) >= NAMES_PER_KEY_MAX and not self._forget_one(mine, key):
+            return False
+        full = len(self._owners) >= PINS_MAX
+        return not full or self._forget_one(self._owners, key) or self._access.is_listed(key)
 
     def _forget_one(self, names: Iterable[str], key: str) -> bool:
         """Forget the first of ``names`` that may go for a new one of ``key``."""
         for name in list(islice(names, _PROBES)):
-            owner = self._keys.get(name) or self._passing[name]
-            if not self._stays(name, owner) and (owner == key or not self._is_listed(owner)):
-                self._drop(name)
+            owner = self._owners[name]
+            if not self._stays(name, owner.key) and (
+                owner.key == key or not self._access.is_listed(owner.key)
+            ):
+                if owner.lasting:
+                    self._journal.put(Pinned(name, ""))
+                self._remove(name)
                 return True
             self._to_the_end(name, owner)
         return False
 
-    def _to_the_end(self, name: str, key: str) -> None:
-        if name in self._keys:
-            self._keys[name] = self._keys.pop(name)
-        mine = self._by_key[key]
+    def _add(self, name: str, key: str, *, lasting: bool) -> _Owner:
+        owner = self._owners[name] = _Owner(key, lasting)
+        self._by_key.setdefault(key, {})[name] = None
+        self._lasting += lasting
+        return owner
+
+    def _to_the_end(self, name: str, owner: _Owner) -> None:
+        self._owners[name] = self._owners.pop(name)
+        mine = self._by_key[owner.key]
         mine[name] = mine.pop(name)
 
-    def _stays(self, name: str, key: str) -> bool:
-        return self._in_use(name) or self._needed(name, key)
-
-    def _drop(self, name: str) -> None:
-        if name in self._keys:
-            self._journal.put(Pinned(name, ""))
-        self._remove(name)
-
     def _remove(self, name: str) -> None:
-        self._written.pop(name, None)
-        key = self._keys.pop(name, "") or self._passing.pop(name)
-        mine = self._by_key[key]
-        mine.pop(name, None)
+        owner = self._owners.pop(name)
+        self._lasting -= owner.lasting
+        mine = self._by_key[owner.key]
+        del mine[name]
         if not mine:
-            del self._by_key[key]
+            del self._by_key[owner.key]
+
+
+# -- the broker's own keys --------------------------------------------------------------------------
+
+
+class BrokerKeys(NamedTuple):
+    """Both are None in plaintext."""
+
+    broker: Certificate | None
+    owner: Certificate | None
+
+
+def prepare(section: NfpSection) -> BrokerKeys:
+    """Make the base directory and what is missing in it.
+
+    Raises:
+        ConfigError: something cannot be read or written; a ``key_secret`` that was named and is not there.
+    """
+    base = Path(section.base_dir)
+    try:
+        home.make(base)
+    except OSError as error:
+        raise obstacle(
+            f"{base}: cannot make the base directory: {error.strerror}", error, absent=True
+        ) from error
+    if not section.curve:
+        return BrokerKeys(None, None)
+    secret = Path(section.secret_file)
+    broker = curve.load(secret) if section.key_secret is not None else kept_certificate(secret, "NFPBroker")
+    _show(broker, base / "broker.key")
+    owner = kept_certificate(base / "owner.key_secret", OWNER)
+    _show(owner, base / "owner.key")
+    return BrokerKeys(broker, owner)
+
+
+def access_of(section: NfpSection, keys: BrokerKeys) -> Access:
+    """Make the rules of the settings, with the owner's key in the base directory listed."""
+    listed = list(section.keys)
+    if keys.owner is not None:
+        listed.append(KeyEntry(key=keys.owner.public_key, name=OWNER, standing="owner", services=("*",)))
+    return Access(
+        listed,
+        section.rules,
+        section.tasks,
+        unlisted=section.unlisted,
+        offer_unlisted=section.offer_unlisted,
+        results=section.results,
+    )
+
+
+def _show(certificate: Certificate, path: Path) -> None:
+    """Write the public half to ``path`` unless it stands there."""
+    try:
+        if curve.load_public(path).public_key == certificate.public_key:
+            return
+    except ConfigError:
+        pass  # not there, or something else
+    curve.save(certificate.public, path, replace=True)

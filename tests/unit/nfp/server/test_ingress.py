@@ -53,14 +53,7 @@ class Setting:
         self.questions = questions or Asked()
         access = access or Access()
         loop = SimpleNamespace(time=lambda: 1.0)
-        self.owners = NameOwners(
-            RecordingJournal(),
-            lambda name: False,
-            access.keys_of,
-            access.is_listed,
-            lambda *_: False,
-            loop.time,
-        )
+        self.owners = NameOwners(RecordingJournal(), access, lambda name: False, lambda *_: False, loop.time)
         self.ingress = Ingress(
             self.dispatch,
             access,

@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.nfp.server.broker import dispatch_config
-from broker.nfp.server.keys import access_of, prepare
+from broker.nfp.server.names import access_of, prepare
 from broker.settings.nfp import KeyEntry, TaskEntry
 from broker.transport import curve
 from tests.live.nfp import section

@@ -1,8 +1,10 @@
 """Names belong to the first key that used them."""
 
+from broker.nfp.access import Access
 from broker.nfp.records import UNPINNED, Pinned
 from broker.nfp.server import names as module
 from broker.nfp.server.names import NameOwners
+from broker.settings.nfp import KeyEntry
 from tests.unit.nfp.server.scripted import RecordingJournal
 
 
@@ -14,9 +16,8 @@ class Broker:
         self.journal = RecordingJournal()
         self.owners = NameOwners(
             self.journal,
+            Access([KeyEntry(key=key, name=name) for name, keys in listed.items() for key in keys]),
             self.connected.__contains__,
-            lambda name: frozenset(listed.get(name, ())),
-            lambda key: any(key in keys for keys in listed.values()),
             lambda name, key: name in self.needed,
             lambda: self.now,
         )
