@@ -23,7 +23,7 @@ who is there; ``config`` what may be tuned, and what is counted. ``views`` is fo
 
 from broker.nfp.jobs.config import Counts, DispatchConfig
 from broker.nfp.jobs.dispatcher import Dispatcher
-from broker.nfp.jobs.views import ClientView, JobView, PartView, ResultView, ServiceView, WorkerView
+from broker.nfp.jobs.views import ClientView, JobView, PartView, ServiceView, WorkerView
 
 __all__ = [
     "ClientView",
@@ -32,7 +32,6 @@ __all__ = [
     "Dispatcher",
     "JobView",
     "PartView",
-    "ResultView",
     "ServiceView",
     "WorkerView",
 ]

@@ -27,10 +27,9 @@ from broker.nfp.jobs.model import Job, WorkerEntry
 from broker.nfp.jobs.schedule import Jobs
 from broker.nfp.jobs.views import (
     ClientView,
-    FoundJob,
     JobFilter,
     JobSearch,
-    ResultView,
+    JobView,
     ServiceView,
     Tell,
     WorkerView,
@@ -255,7 +254,7 @@ class Dispatcher:
         """Jobs that people look for; whoever asks has it take its steps."""
         return JobSearch(self._jobs, which, may_see, limit, now, tell)
 
-    def find(self, uuid: str, now: float) -> FoundJob | None:
+    def find(self, uuid: str, now: float) -> JobView | None:
         """A job with the results that are recorded so far, in the order of its parts; None: it is not known.
 
         Raises:
@@ -264,14 +263,14 @@ class Dispatcher:
         job = closed_jobs.read(self._jobs, uuid)
         if job is None:
             return None
-        found = FoundJob(views.job_view(job, self._jobs.config.result_ttl_s, now), views.result_views(job))
+        found = views.job_view(job, self._jobs.config.result_ttl_s, now)
         closed_jobs.put_back(self._jobs)
         return found
 
-    def results(self, uuid: str) -> list[ResultView]:
+    def results(self, uuid: str) -> list[bytes]:
         """The recorded results so far of a job that is in memory, in the order of its parts; else []."""
         job = self._jobs.by_uuid.get(uuid)
-        return views.result_views(job) if job is not None else []
+        return [part.body for part in job.parts.values() if part.ended] if job is not None else []
 
     def knows_worker(self, name: str) -> bool:
         """True when a worker of that name is, or was, there."""

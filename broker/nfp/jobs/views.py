@@ -112,6 +112,14 @@ class PartView(NamedTuple):
     """Bytes of the recorded result."""
     ended: str = ""
     """How it ended: done, failed, expired or cancelled (``outcome``); "" before."""
+    body: bytes = b""
+    """Of the recorded result."""
+
+    def row(self) -> dict[str, Any]:
+        """All but the body, JSON-ready."""
+        told = self._asdict()
+        del told["body"]
+        return told
 
 
 class JobView(NamedTuple):
@@ -137,21 +145,6 @@ class JobView(NamedTuple):
     """From its submission to its end, or until now."""
     body: bytes = b""
     """As it was submitted; b"" of a closed job when it is longer than ``model.BODY_KEPT_BYTES``."""
-
-
-class ResultView(NamedTuple):
-    """The recorded result of one worker."""
-
-    worker: str
-    status: int
-    body: bytes
-
-
-class FoundJob(NamedTuple):
-    """A job with what is recorded of it."""
-
-    view: JobView
-    results: list[ResultView]
 
 
 def worker_view(worker: WorkerEntry, registry: Registry, config: DispatchConfig, now: float) -> WorkerView:
@@ -226,16 +219,21 @@ def job_view(job: Job, result_ttl_s: float, now: float) -> JobView:
         now - job.added_at,
         max(0.0, until - now),
         tuple(each.worker.name for part in parts if (each := part.current) and each.question is not None),
-        tuple(part_view(part) for part in parts),
+        tuple(
+            PartView(
+                part.name,
+                part_worker(part),
+                part.number,
+                part.stage,
+                part.status,
+                len(part.body),
+                part.ended,
+                part.body,
+            )
+            for part in parts
+        ),
         (job.closed_at if job.state != "open" else now) - job.added_at,
         job.body,
-    )
-
-
-def part_view(part: Part) -> PartView:
-    """One worker's part of a job."""
-    return PartView(
-        part.name, part_worker(part), part.number, part.stage, part.status, len(part.body), part.ended
     )
 
 
@@ -244,15 +242,6 @@ def part_worker(part: Part) -> str:
     if part.current is not None:
         return part.current.worker.name
     return part.worker or next(reversed(part.given), "")
-
-
-def result_views(job: Job) -> list[ResultView]:
-    """What is recorded of a job."""
-    return [
-        ResultView(part.worker or part.name, part.status, part.body)
-        for part in job.parts.values()
-        if part.state == "final"
-    ]
 
 
 # -- looked for -------------------------------------------------------------------------------------
@@ -277,7 +266,7 @@ class JobFilter(NamedTuple):
     """Submitted earlier than that: seconds ago."""
 
 
-Tell = Callable[[JobView, list[ResultView]], Any]
+Tell = Callable[[JobView], Any]
 
 
 class JobSearch:
@@ -354,8 +343,7 @@ class JobSearch:
         self.states[job.outcome] += 1
         self.services[job.service] += 1
         if len(self.found) < self._limit:
-            view = job_view(job, self._jobs.config.result_ttl_s, self._now)
-            self.found.append(self._tell(view, result_views(job)))
+            self.found.append(self._tell(job_view(job, self._jobs.config.result_ttl_s, self._now)))
 
     def _may_be_meant(self, job: Job) -> bool:
         which = self._which

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from broker.nfp.contract import Call
-from broker.nfp.jobs.views import JobFilter, JobSearch, JobView, ResultView
+from broker.nfp.jobs.views import JobFilter, JobSearch, JobView, PartView
 from broker.nfp.management.questions import Refused, Table, arguments, split
 from broker.nfp.opening import read_any
-from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain, part_state
+from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain
 from broker.nfp.principal import Principal, Standing, told_userid
 from broker.nfp.targets import render
 
@@ -45,7 +45,7 @@ EXPLAINED_MAX_BYTES: Final = 64 << 10
 IN_SHORT_CHARS: Final = 500
 """Of results and errors in a list."""
 STATES: Final = ("open", *END_STATES)
-Tell = Callable[[JobView, list[ResultView]], dict[str, Any]]
+Tell = Callable[[JobView], dict[str, Any]]
 
 
 class JobsWanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -128,9 +128,9 @@ def listed(found: JobSearch) -> dict[str, Any]:
 def _show(broker: NfpBroker, call: Call) -> dict[str, Any]:
     asked = arguments(call, _OneJob)
     found = broker.dispatcher.find(asked.uuid, broker.clock.now())
-    if found is None or not broker.access.may_read(call.peer.principal, found.view.holder):
+    if found is None or not broker.access.may_read(call.peer.principal, found.holder):
         raise Refused(f"job {asked.uuid[:64]!r} is not known")  # somebody else's is no more known than none
-    return shown(found.view, found.results, whole=asked.results)
+    return shown(found, whole=asked.results)
 
 
 TASKS: Final[Table] = {
@@ -140,9 +140,9 @@ TASKS: Final[Table] = {
 }
 
 
-def job_row(job: JobView, results: list[ResultView]) -> dict[str, Any]:
+def job_row(job: JobView) -> dict[str, Any]:
     """Tell of a job what a list says: whose, when, how long, its arguments, and how it went, in short."""
-    said = [(result, _explain(result)) for result in results]
+    said = [(part.worker or part.name, _explain(part)) for part in job.parts if part.ended]
     named = len(job.parts) > 1
     return {
         "uuid": job.uuid,
@@ -163,31 +163,24 @@ def job_row(job: JobView, results: list[ResultView]) -> dict[str, Any]:
         "took_s": round(job.took_s, 3),
         "arguments": arguments_of(job.body),
         "result": _in_short(
-            _line(one.worker, _written(told.result), named) for one, told in said if not told.error
+            _line(worker, _written(told.result), named) for worker, told in said if not told.error
         ),
-        "error": _in_short(_line(one.worker, told.error, named) for one, told in said if told.error),
+        "error": _in_short(_line(worker, told.error, named) for worker, told in said if told.error),
     }
 
 
-def shown(job: JobView, results: list[ResultView], *, whole: bool = True) -> dict[str, Any]:
+def shown(job: JobView, *, whole: bool = True) -> dict[str, Any]:
     """Tell of a job and its parts; as a ``whole``, ended ones say ``result``, ``error`` and ``traceback``."""
-    parts = []
-    left = iter(results if whole else ())
-    for part in job.parts:
-        line: dict[str, Any] = part._asdict()
-        if part.ended and (result := next(left, None)) is not None:
-            line |= _explain(result)._asdict()
-        parts.append(line)
-    return {**job_row(job, results), "parts": parts}
+    parts = [part.row() | (_explain(part)._asdict() if whole and part.ended else {}) for part in job.parts]
+    return {**job_row(job), "parts": parts}
 
 
-def _explain(result: ResultView) -> Explained:
-    if len(result.body) > EXPLAINED_MAX_BYTES:
-        failed = part_state(result.status, result.body) != DONE
-        return Explained(
-            f"({len(result.body)} bytes)", "failed; the result is too long to be shown" if failed else ""
-        )
-    return explain(result.status, result.body)
+def _explain(part: PartView) -> Explained:
+    """What the recorded result of a part says."""
+    if len(part.body) <= EXPLAINED_MAX_BYTES:
+        return explain(part.status, part.body)
+    failed = "failed; the result is too long to be shown" if part.ended != DONE else ""
+    return Explained(f"({len(part.body)} bytes)", failed)
 
 
 def _written(value: Any) -> str:

@@ -25,7 +25,7 @@ from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job
 from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.frames import Packet
-from broker.nfp.jobs.views import FoundJob, JobView, ResultView
+from broker.nfp.jobs.views import JobView
 from broker.nfp.management.event_bus import BufferedEvent
 from broker.nfp.management.jobs import STATES, JobsWanted, job_row, listed, search, shown
 from broker.nfp.management.mmi import service_rows, worker_row, workers_of
@@ -137,7 +137,7 @@ class FluxService:
         uuid = what.job.uuid or uuid4().hex
         body = bodies.request(what.task, what.job.args, what.job.kwargs, what.job.timeout)
         if _is_awaited(caller, uuid, what, body) and (found := self._find(uuid)) is not None:
-            return await self._attach(request, caller, found.view)
+            return await self._attach(request, caller, found)
         with caller.follow(uuid, what.service, what.task, what.target, body) as job:
             caller.send(job, Command.MMI if what.service in ASKED_BY_MMI else Command.POST, body)
             return await self._tell(request, caller, job, cancel=what.job.cancel_with_caller)
@@ -162,7 +162,7 @@ class FluxService:
 
     async def jobs_attach(self, request: Request) -> dict[str, Any] | None:
         """``nfp.jobs.attach``."""
-        caller, view, _ = self._job_of(request)
+        caller, view = self._job_of(request)
         return await self._attach(request, caller, view)
 
     async def _attach(self, request: Request, caller: Caller, view: JobView) -> dict[str, Any] | None:
@@ -196,7 +196,7 @@ class FluxService:
 
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""
-        caller, view, _ = self._job_of(request, results=True)
+        caller, view = self._job_of(request, results=True)
         with _follow(caller, view) as job:
             self._ask_results(caller, job, view, over=True)
             await _within(job.wait(), job, "results")
@@ -204,7 +204,7 @@ class FluxService:
 
     async def jobs_cancel(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.cancel``."""
-        caller, view, _ = self._job_of(request)
+        caller, view = self._job_of(request)
         if view.state != "open":
             return {"uuid": view.uuid, "state": view.state}
         with _follow(caller, view) as job:
@@ -212,12 +212,12 @@ class FluxService:
             if not cancelled and job.error is not None and (error := error_of(job)):
                 raise error
         after = self._find(view.uuid)
-        return {"uuid": view.uuid, "state": after.view.state if after is not None else "cancelled"}
+        return {"uuid": view.uuid, "state": after.state if after is not None else "cancelled"}
 
     async def jobs_answer(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.answer``; the task's next event says that it came."""
         said = read_request(JobAnswer, request.payload)
-        caller, view, _ = self._job_of(request, said)
+        caller, view = self._job_of(request, said)
         workers = (said.worker,) if said.worker else view.asked
         if not workers or view.state != "open":
             raise RpcError(errno.EINVAL, f"job {view.uuid} waits for no input")
@@ -229,7 +229,7 @@ class FluxService:
 
     def _job_of(
         self, request: Request, said: OneJob | None = None, *, results: bool = False
-    ) -> tuple[Caller, JobView, list[ResultView]]:
+    ) -> tuple[Caller, JobView]:
         """Who asks, and the job; ``results``: its results are all that is asked for.
 
         Raises:
@@ -239,9 +239,9 @@ class FluxService:
         principal = _principal(request)
         found = self._find(uuid)
         allowed = self._broker.dispatcher.may_read if results else Principal.may_see
-        if found is None or not allowed(principal, found.view.holder):
+        if found is None or not allowed(principal, found.holder):
             raise RpcError(errno.ENOENT, f"no job {uuid[:64]!r} that you may see")
-        return self._callers.find(principal), found.view, found.results
+        return self._callers.find(principal), found
 
     def _look(self, caller: Caller, job: Job) -> None:
         """Ask for the results that are there; the request then waits for no more, if the job is over."""
@@ -253,7 +253,7 @@ class FluxService:
         if found is None:
             caller.expect(job, 0)
         else:
-            self._ask_results(caller, job, found.view, over=found.view.state != "open")
+            self._ask_results(caller, job, found, over=found.state != "open")
 
     def _ask_results(self, caller: Caller, job: Job, view: JobView, *, over: bool) -> None:
         """Ask for the results that are recorded; ``over``: the request waits for no more than these."""
@@ -264,7 +264,7 @@ class FluxService:
             named = view.target.kind == "name"  # a GET wants a list
             caller.send(job, Command.GET, target=Target("list", view.target.names) if named else view.target)
 
-    def _find(self, uuid: str) -> FoundJob | None:
+    def _find(self, uuid: str) -> JobView | None:
         return self._broker.dispatcher.find(uuid, self._broker.clock.now())
 
     # -- views ---------------------------------------------------------------------------------
@@ -280,8 +280,8 @@ class FluxService:
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
-        _, view, results = self._job_of(request, results=True)
-        return shown(view, results)
+        _, view = self._job_of(request, results=True)
+        return shown(view)
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""
@@ -300,8 +300,8 @@ class FluxService:
         return {"workers": [worker_row(worker, owner=owner) for worker in workers]}
 
 
-def _row(view: JobView, results: list[ResultView]) -> dict[str, Any]:
-    return {**job_row(view, results), "parts": [part._asdict() for part in view.parts]}
+def _row(view: JobView) -> dict[str, Any]:
+    return {**job_row(view), "parts": [part.row() for part in view.parts]}
 
 
 async def _within(waiting: Awaitable[T], job: Job, what: str) -> T:

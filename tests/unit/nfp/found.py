@@ -6,7 +6,7 @@ from collections import Counter
 class Found:
     """What ``JobSearch`` has at its end, of views, the newest last; ``slices`` steps are needed for it."""
 
-    def __init__(self, views, which, may_see, limit, tell, results, slices=1):
+    def __init__(self, views, which, may_see, limit, tell, slices=1):
         meant = [
             view
             for view in reversed(views)
@@ -15,7 +15,7 @@ class Found:
             and (not which.states or view.state in which.states)
         ]
         self.which = which
-        self.found = [tell(view, results(view.uuid)) for view in meant[:limit]]
+        self.found = [tell(view) for view in meant[:limit]]
         self.total = len(meant)
         self.states = Counter(view.state for view in meant)
         self.services = Counter(view.service for view in meant)

@@ -10,7 +10,7 @@ from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.frames import Packet, decode, encode, status_text
 from broker.nfp.jobs import DispatchConfig, Dispatcher, JobView
-from broker.nfp.jobs.views import FoundJob, JobFilter, JobSearch, ResultView
+from broker.nfp.jobs.views import JobFilter, JobSearch, PartView
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import HeldJob, WorkerOpen
 from broker.nfp.principal import Principal, Standing
@@ -260,7 +260,7 @@ class Bench:
 
     def search(self, which: JobFilter, may_see: Callable[[str], bool], limit: int) -> JobSearch:
         """A search that has not begun; it tells of jobs as they are."""
-        return self.dispatcher.search(which, may_see, limit, self.now, lambda view, _: view)
+        return self.dispatcher.search(which, may_see, limit, self.now, lambda view: view)
 
     def look(self, which: JobFilter, limit: int, may_see: Callable[[str], bool]) -> JobSearch:
         """A whole search."""
@@ -273,19 +273,14 @@ class Bench:
         """All of them, the oldest first."""
         return self.look(JobFilter(), 10_000, lambda holder: True).found[::-1]
 
-    def find(self, uuid: str) -> FoundJob | None:
+    def job(self, uuid: str) -> JobView | None:
         """One of them, which is read if need be."""
         return self.dispatcher.find(uuid, self.now)
 
-    def job(self, uuid: str) -> JobView | None:
-        """The same without results."""
-        found = self.find(uuid)
-        return found.view if found is not None else None
-
-    def results(self, uuid: str) -> list[ResultView]:
-        """Its results."""
-        found = self.find(uuid)
-        return found.results if found is not None else []
+    def results(self, uuid: str) -> list[PartView]:
+        """Its parts that have their result."""
+        found = self.job(uuid)
+        return [part for part in found.parts if part.ended] if found is not None else []
 
     def end_turn(self) -> None:
         self.due = self.dispatcher.tick(self.now)

@@ -154,7 +154,7 @@ def test_a_store_that_cannot_be_read_costs_an_error_and_no_second_run(stored):
     bench.post(client, uuids[0])
     assert story(client.take()) == ["500"]
     with pytest.raises(NotStored, match="does not answer"):
-        bench.find(uuids[1])
+        bench.job(uuids[1])
     from_w1(bench, worker, uuids[1])  # it says so again when it is back
     bench.pass_time(1)
     assert [packet.command for packet in worker.take()] == []
@@ -248,7 +248,7 @@ def test_sizes_are_the_same_wherever_a_job_is_and_after_a_restart():
     for _ in range(2):
         assert len(in_the_store(bench)) == 2
         for uuid in in_the_store(bench):
-            bench.find(uuid)
+            bench.job(uuid)
             assert bench.dispatcher._jobs.by_uuid[uuid].parts == {}
         assert [(order.size, order.dropped) for order in bench.dispatcher._jobs.by_uuid.values()] == sizes
         assert bench.dispatcher._jobs.kept_bytes == kept
@@ -315,7 +315,7 @@ def test_a_job_that_was_submitted_again_under_another_name_stays_its(stored):
     assert story(new.take())[-1] == "200"
     kept = {client.name: client.kept for client in bench.dispatcher.clients(bench.now)}
     assert kept == {"c1": 2, "c1-new": 1}
-    assert bench.find(uuids[0]).view.client == "c1-new"
+    assert bench.job(uuids[0]).client == "c1-new"
     assert [job.uuid for job in bench.look(JobFilter(client="c1-new"), 9, lambda _: True).found] == uuids[:1]
 
 

@@ -53,7 +53,7 @@ def test_all_of_it_agrees(how, state):
     bench.journal.commit()
     view = bench.job(uuid)
     (part,) = view.parts
-    row = job_row(view, [])
+    row = job_row(view)
     assert (row["state"], part.ended, row["failed"]) == (state, state, ["w1"] if state == "failed" else [])
     assert bench.journal.of(Finished)[-1].closes == state
     (worker,) = bench.dispatcher.workers(bench.now)
@@ -67,7 +67,7 @@ def test_all_of_it_agrees(how, state):
     words = {"done": "COMPLETED"}
     assert told_of(events[-1])["status"] == words.get(state, state.upper())
     bench.restart()
-    assert bench.find(uuid).view.state == state
+    assert bench.job(uuid).state == state
 
 
 @for_each("how", ["raise", "answer an error", "are called by no such name"])
@@ -90,7 +90,7 @@ def test_a_job_of_several_workers_that_all_fail_has_failed(how, client):
         else:
             bench.finish(worker, post, code=500)
     view = bench.job(uuid)
-    assert (view.state, job_row(view, [])["failed"]) == ("failed", names.split(","))
+    assert (view.state, job_row(view)["failed"]) == ("failed", names.split(","))
     assert told_of(bench.listener.events[-1])["status"] == "FAILED"
     told = [packet for packet in asking.take() if packet.status != 202]
     if client == "deployed":

@@ -11,10 +11,8 @@ from broker.nfp.contract import Call, JobEvent
 from broker.nfp.jobs.config import Counts
 from broker.nfp.jobs.views import (
     ClientView,
-    FoundJob,
     JobView,
     PartView,
-    ResultView,
     ServiceView,
     WorkerView,
 )
@@ -115,7 +113,6 @@ class FakeDispatcher:
         self.counts = Counts()
         self.all_workers = [worker_view(), worker_view("w2", "other", "lost")]
         self.all_jobs = [job_view()]
-        self.found = {}
         self.disconnected = []
 
     def workers(self, now):
@@ -133,15 +130,11 @@ class FakeDispatcher:
     slices = 1
 
     def search(self, which, may_see, limit, now, tell):
-        self.searched = Found(self.all_jobs, which, may_see, limit, tell, self.results, self.slices)
+        self.searched = Found(self.all_jobs, which, may_see, limit, tell, self.slices)
         return self.searched
 
     def find(self, uuid, now):
-        view = next((job for job in self.all_jobs if job.uuid == uuid), None)
-        return FoundJob(view, self.results(uuid)) if view is not None else None
-
-    def results(self, uuid):
-        return [ResultView("w1", 200, body) for body in self.found.get(uuid, ())]
+        return next((job for job in self.all_jobs if job.uuid == uuid), None)
 
     def disconnect_workers(self, names, reason, now):
         self.disconnected.append(names)

@@ -6,7 +6,7 @@ import json
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import Call
-from broker.nfp.jobs.views import JobFilter, PartView, ResultView
+from broker.nfp.jobs.views import JobFilter, PartView
 from broker.nfp.management import SERVICES, Questions
 from broker.nfp.management import jobs as room
 from broker.nfp.names import JOBS
@@ -109,13 +109,12 @@ def test_count():
 def test_show_brings_parts_attempts_and_results():
     job = job_view("a", target=Target("list", ("w1", "w2")), state="done")
     broker = broker_with(job)
-    broker.dispatcher.found["a"] = [b'{"w1":{"result":1}}', b"\x00\xff"]
     _, told = reply(broker, "show", uuid="a")
     assert told["target"] == "w1,w2"
     assert told["attempts"] == 2
     assert told["parts"][0]["worker"] == "w1"
     assert (told["parts"][0]["state"], "result" in told["parts"][0]) == ("accepted", False)
-    ended = (PartView("", "w1", 2, "final", 200, 0, "done"),)
+    ended = (PartView("", "w1", 2, "final", 200, 0, "done", b'{"w1":{"result":1}}'),)
     broker.dispatcher.all_jobs = [job_view("a", state="done", parts=ended)]
     (part,) = reply(broker, "show", uuid="a")[1]["parts"]
     assert (part["attempt"], part["result"], part["error"]) == (2, {"w1": {"result": 1}}, "")
@@ -163,16 +162,14 @@ TRACE = "Traceback (most recent call last):\n  File x\nValueError: no such devic
 
 
 def test_a_list_shows_arguments_result_and_error_in_short():
-    parts = tuple(
-        PartView(name, name, 1, "final", 200, 4, end) for name, end in (("w1", "done"), ("w2", "failed"))
-    )
     body = b'{"task":"ping","args":[1],"kwargs":{"device":"r1"},"timeout":5}'
-    broker = broker_with(job_view("a", parts=parts, state="failed", body=body, took_s=1.25))
     long = {"w1": {"result": ["x" * 2000], "failed": False}}
     failed = {"w2": {"result": None, "failed": True, "errors": [TRACE]}}
-    broker.dispatcher.results = lambda uuid: [
-        ResultView(name, 200, json.dumps(said).encode()) for name, said in (("w1", long), ("w2", failed))
-    ]
+    parts = tuple(
+        PartView(name, name, 1, "final", 200, 4, end, json.dumps(said).encode())
+        for name, end, said in (("w1", "done", long), ("w2", "failed", failed))
+    )
+    broker = broker_with(job_view("a", parts=parts, state="failed", body=body, took_s=1.25))
     (job,) = reply(broker, "list")[1]["jobs"]
     assert job["arguments"] == {"args": [1], "kwargs": {"device": "r1"}}
     assert (job["took_s"], job["error"]) == (1.25, "w2: ValueError: no such device")
@@ -201,8 +198,8 @@ def test_arguments_of_any_body(body, arguments):
 
 def test_what_is_long_is_told_by_its_size(monkeypatch):
     monkeypatch.setattr(room, "EXPLAINED_MAX_BYTES", 10)
-    part = PartView("", "w1", 1, "final", 200, 4, "failed")
+    result = json.dumps({"w1": {"failed": True, "errors": [TRACE]}}).encode()
+    part = PartView("", "w1", 1, "final", 200, len(result), "failed", result)
     broker = broker_with(job_view("a", parts=(part,), body=b"x" * 11))
-    broker.dispatcher.found["a"] = [json.dumps({"w1": {"failed": True, "errors": [TRACE]}}).encode()]
     (job,) = reply(broker, "list")[1]["jobs"]
     assert (job["arguments"], job["error"]) == (None, "failed; the result is too long to be shown")

@@ -11,7 +11,7 @@ from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.frames import Packet
 from broker.nfp.jobs.config import TaskStats
-from broker.nfp.jobs.views import FoundJob, JobView, PartView
+from broker.nfp.jobs.views import JobView, PartView
 from broker.nfp.management.event_bus import EventBus
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.service import FluxService
@@ -81,17 +81,13 @@ class FakeBroker:
         return []
 
     def search(self, which, may_see, limit, now, tell):
-        return Found(list(self.known.values()), which, may_see, limit, tell, self.results, slices=2)
+        return Found(list(self.known.values()), which, may_see, limit, tell, slices=2)
 
     def find(self, uuid, now):
         """One that is ``unreadable`` cannot be read."""
         if uuid in self.unreadable:
             raise NotStored(self.unreadable[uuid])
-        view = self.known.get(uuid)
-        return FoundJob(view, self.results(uuid)) if view is not None else None
-
-    def results(self, uuid):
-        return []
+        return self.known.get(uuid)
 
 
 def respond(peer, packet, status, body, command=Command.RESPONSE):
