@@ -13,7 +13,7 @@ SAMPLES: Final = (
     "broker.nfp.jobs.dispatcher",
     "broker.nfp.frames",
     "broker.node.broker",
-    "broker.oslo.directory.link",
+    "broker.oslo.directory.peer",
     "broker.oslo.frames",
     "broker.oslo.proxy.call",
     "broker.oslo.reactor.loop",

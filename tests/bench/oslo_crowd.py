@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import zmq
 
 from broker.oslo.directory import wire
-from broker.oslo.directory.link import PULSE_S
+from broker.oslo.directory.peer import PULSE_S
 from broker.oslo.directory.wire import DirectoryKind
 from tests.bench import processes
 from tests.bench.oslo_contenders import Fake, Peer, Pipelines, stopping

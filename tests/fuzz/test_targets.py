@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 ENTRIES = {
     "broker/journal/reading/columns.py": "journal",
     "broker/nfp/frames.py": "nfp-frames",
-    "broker/oslo/directory/replica.py": "directory",
+    "broker/oslo/directory/state.py": "directory",
     "broker/oslo/directory/wire.py": "directory",
     "broker/oslo/driver/serialization.py": "oslo-bodies",
     "broker/oslo/frames.py": "oslo-frames",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.directory.replica import Server
+from broker.oslo.directory.state import Server
 
 NODES = ("n1", "n2", "n3")
 BOTH = frozenset({"call", "cast"})

@@ -25,7 +25,7 @@ from broker.oslo.client.pending_calls import PendingCall, PendingCalls
 from broker.oslo.client.retry_queue import RetryQueue
 from broker.oslo.client.routing import RoutingTable, Servers
 from broker.oslo.contract import CallTimeout, Closed, OsloFailure, Refused, Undelivered, Unroutable
-from broker.oslo.directory.replica import Server
+from broker.oslo.directory.state import Server
 from broker.oslo.frames import Envelope, Kind, Malformed, decode
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.reactor import Timer

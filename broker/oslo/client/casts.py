@@ -11,7 +11,7 @@ from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.links import Sender
 from broker.oslo.client.resend import Parcel
 from broker.oslo.contract import Address
-from broker.oslo.directory.replica import Server
+from broker.oslo.directory.state import Server
 from broker.oslo.frames import NO_ID, Flag, Kind, encode
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor.socket import Frames

@@ -33,7 +33,7 @@ from broker.oslo.client.publishing import Fanouts, Notifications, Publication, P
 from broker.oslo.client.routing import RoutingTable
 from broker.oslo.client.waiting import Waiter, Waiters
 from broker.oslo.contract import Address, Closed, Settings, TooLarge, Undelivered
-from broker.oslo.directory.replica import Server
+from broker.oslo.directory.state import Server
 from broker.oslo.reactor import Reactor, natives
 from broker.oslo.reactor.counters import Counters
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.waiting import Waiters
 from broker.oslo.contract import Address, Settings
-from broker.oslo.directory.link import Reader
-from broker.oslo.directory.replica import Replica, Server
+from broker.oslo.directory.peer import Reader
+from broker.oslo.directory.state import Replica, Server
 from broker.oslo.names import DIRECTORY_SOCKET, Pipeline
 from broker.oslo.node import NodeConfig, obstacle
 from broker.oslo.reactor import Reactor
@@ -22,7 +22,7 @@ from broker.oslo.records import Opened, Record, State
 from broker.transport.curve import CurveClient, load
 
 if TYPE_CHECKING:
-    from broker.oslo.directory.redis_share import RedisShare
+    from broker.oslo.directory.redis import RedisHost
 
 ADDRESSES_MAX: Final = 65_536
 """Addresses whose servers are remembered; beyond it all are forgotten and looked up anew."""
@@ -66,7 +66,7 @@ class RoutingTable:
         self._found: dict[Address, Found] = {}
         self._waiters = Waiters()
         self._reader: Reader | None = None
-        self._redis: RedisShare | None = None
+        self._redis: list[RedisHost] = []
         self._home = ""
         self._curve: CurveClient | None = None
         self._path = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
@@ -87,10 +87,10 @@ class RoutingTable:
             trusted=self._folder.usable,
         )
         if settings.redis and obstacle(self._path):
-            from broker.oslo.directory.redis_share import RedisShare  # late: few applications need it
+            from broker.oslo.directory.redis import open_hosts  # late: few applications need it
 
             config = NodeConfig(settings.ipc_dir, node="", redis=settings.redis)
-            self._redis = RedisShare(self._reactor, config, self.replica)
+            self._redis = open_hosts(self._reactor, config, self.replica)
 
     def _tuning(self) -> Tuning:
         """Of connections to directories, with our certificate as its file is now."""
@@ -104,8 +104,8 @@ class RoutingTable:
         """Read nothing more; what is known stays."""
         if self._reader is not None:
             self._reader.close()
-        if self._redis is not None:
-            self._redis.close(0.0)
+        for host in self._redis:
+            host.close()
         self.wake()
 
     def wake(self) -> None:
@@ -200,12 +200,12 @@ class RoutingTable:
         """For texts: which directories were asked, in words an operator understands."""
         path = os.path.join(self._settings.ipc_dir, DIRECTORY_SOCKET)
         asked = [f"the proxy of this node ({path}{obstacle(path)})"]
-        redis = () if self._redis is None else (f"Redis at {host.label}" for host in self._redis.hosts)
+        redis = (f"Redis at {host.label}" for host in self._redis)
         return " and ".join([*asked, *self._settings.directories, *redis])
 
     def status(self) -> dict[str, Any]:
         """For status."""
-        redis = {} if self._redis is None else {"redis": self._redis.status()}
+        redis = {"redis": [host.status() for host in self._redis]} if self._redis else {}
         return {"home": self._home, **redis, **(self._reader.status() if self._reader is not None else {})}
 
     def _noted(self, before: State | None, after: State | None) -> None:
@@ -223,9 +223,11 @@ class RoutingTable:
         self._changed(touched)
 
     def _learn_home(self) -> None:
-        links = {} if self._reader is None else self._reader.links
-        local = links.get(f"ipc://{self._path}")
+        if self._reader is None:
+            return
+        local = self._reader.local
         if not self._home and local is not None and local.welcome is not None:
             self.home_is(local.welcome.node)
-        status = [link.welcome.message_bytes_max for link in links.values() if link.welcome is not None]
-        self.body_max = min([self._settings.message_bytes_max, *(limit for limit in status if limit)])
+        told = (peer.welcome for peer in self._reader.peers.values())
+        limits = (welcome.message_bytes_max for welcome in told if welcome is not None)
+        self.body_max = min([self._settings.message_bytes_max, *(limit for limit in limits if limit)])

@@ -77,14 +77,6 @@ class DirectoryKind(IntEnum):
     REFUSED = 22
 
 
-class GoneReason:
-    """Reasons in GONE; texts for logs, nothing depends on them."""
-
-    LEFT: Final = "left"
-    LEASE: Final = "lease ended"
-    MOVED: Final = "not known any more"
-
-
 _ENTRIES: Final = msgspec.Meta(max_length=STATES_MAX)
 
 
@@ -117,7 +109,8 @@ class Gone(msgspec.Struct, frozen=True, array_like=True):
     node: NodeName
     pipeline: PipelineName
     incarnation: Number
-    why: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    why: Annotated[str, msgspec.Meta(max_length=64)] = "not known any more"
+    """A text for people; nothing depends on it."""
 
     @property
     def place(self) -> Place:

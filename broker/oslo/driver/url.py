@@ -153,7 +153,7 @@ def _redis(options: Any, url: Any, folder: str) -> tuple[SecretUrl, ...]:
 
 
 def _check_redis(urls: tuple[SecretUrl, ...], folder: str) -> None:
-    from broker.oslo.directory.redis_share import opener  # late: few applications need it
+    from broker.oslo.directory.redis import opener  # late: few applications need it
 
     try:
         for number, text in enumerate(urls, 1):

@@ -22,7 +22,7 @@ from typing import Any, Final
 import zmq
 
 from broker.identity import Credentials
-from broker.oslo.directory.announcer import Announcer
+from broker.oslo.directory.peer import Announcer
 from broker.oslo.frames import Envelope, Kind
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig

@@ -11,7 +11,7 @@ from broker.nfp import bodies, targets, urls
 from broker.nfp.service import payloads as nfp_payloads
 from broker.oslo import frames
 from broker.oslo.directory import wire
-from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.state import Replica
 from broker.oslo.records import Opened, Opening
 from broker.oslo.service import topics as bridge
 from tests.fuzz import test_nfp_frames

@@ -4,7 +4,7 @@ import pytest
 
 from broker.oslo.client.links import TrustedFolder
 from broker.oslo.contract import Address, CallTimeout, Refused
-from broker.oslo.directory import link
+from broker.oslo.directory import peer
 from broker.oslo.names import Reason
 from broker.transport import curve
 from tests.live.oslo_raw import PATIENCE_S, Node, until
@@ -72,7 +72,7 @@ def test_a_shared_certificate_that_is_replaced_is_read_again_when_the_directory_
     folder, rundir, open_session, monkeypatch
 ):
     """A process without a proxy on its node: its links to directories are made with the certificate as it is then."""
-    monkeypatch.setattr(link, "RENEW_S", 0.1)
+    monkeypatch.setattr(peer, "RENEW_S", 0.1)
     path = rundir / "shared.cert"
 
     def node(**changes):

@@ -3,15 +3,15 @@
 import errno
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import zmq
 
 from broker.errors import ConfigError
 from broker.oslo.directory import wire
-from broker.oslo.directory.announcer import Announcer
-from broker.oslo.directory.link import Reader
-from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.peer import Announcer, Reader
 from broker.oslo.directory.server import DirectoryServer
+from broker.oslo.directory.state import Replica
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone, States, Welcome
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import Reactor
@@ -53,6 +53,66 @@ def states(*each: State, complete: bool = False) -> DirectoryMessage:
 
 def gone(node="n1", pipeline="call", incarnation=1, why="left") -> DirectoryMessage:
     return DirectoryMessage(DirectoryKind.GONE, (Gone(node, pipeline, incarnation, why),))
+
+
+class Told(NamedTuple):
+    """What an announcement led to, for others and for whoever made it."""
+
+    news: tuple[DirectoryMessage, ...] = ()
+    unknown: bool = False
+    refused: str = ""
+    away: bool = False
+
+
+class Registry:
+    """A replica as those see it who announce to it, and those who are told what was announced first hand."""
+
+    def __init__(self, lease_s: float = 5.0, **limits) -> None:
+        self.replica = Replica("", lease_s, **limits)
+        self.replica.on_announced.append(self._hear)
+        self.counts = self.replica.leases
+        self._news = []
+
+    def _hear(self, _owner, before, after) -> None:
+        self._news.append(
+            states(after)
+            if after is not None
+            else gone(*before.place, before.incarnation, Gone("n", "call", 1).why)
+        )
+
+    def _told(self, answer=None) -> Told:
+        news, self._news = tuple(self._news), []
+        return Told(news) if answer is None else Told(news, answer.unknown, answer.refused, answer.away)
+
+    def announce(self, owner, state, now) -> Told:
+        return self._told(self.replica.announce(owner, state, now))
+
+    def beat(self, owner, beats, now) -> Told:
+        return self._told(self.replica.beat(owner, beats, now))
+
+    def leave(self, owner, beat, now, **more) -> Told:
+        return self._told(self.replica.leave(owner, beat, now, **more))
+
+    def tick(self, now) -> tuple[DirectoryMessage, ...]:
+        self.replica.tick(now)
+        return self._told().news
+
+    def __len__(self) -> int:
+        return len(self.replica.here.claims)
+
+    @property
+    def records(self) -> int:
+        return self.replica.here.records
+
+    def states(self) -> tuple[State, ...]:
+        return self.replica.announced()
+
+    def state(self, place) -> State | None:
+        claim = self.replica.here.claims.get(place)
+        return None if claim is None else claim.state
+
+    def owner(self, place) -> str:
+        return self.replica.here.claims[place].owner
 
 
 def config(tmp_path, name: str = "n1", **more) -> NodeConfig:

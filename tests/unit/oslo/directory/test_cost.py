@@ -7,11 +7,10 @@ import itertools
 
 import pytest
 
-from broker.oslo.directory import announcer, wire
-from broker.oslo.directory.announcer import Announcer
-from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
-from broker.oslo.directory.replica import HERE, Replica
+from broker.oslo.directory import peer, wire
+from broker.oslo.directory.peer import Announcer
 from broker.oslo.directory.server import DirectoryServer
+from broker.oslo.directory.state import LOCAL_OWNER, Replica
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.listeners import NO_QUEUE, Listeners
 from broker.oslo.records import Opening, Record
@@ -84,8 +83,8 @@ def an_announcer_that_is_full(count, _others, reactor, tmp_path):
     return work
 
 
-def a_registry(count, other, _reactor, _tmp_path):
-    one = StateRegistry(5.0)
+def a_replica_that_is_announced_to(count, other, _reactor, _tmp_path):
+    one = Replica("", 5.0)
     before, after = before_and_after(count)
     for each in (before, *others(other).body.states):
         one.announce(LOCAL_OWNER, each, 0.0)
@@ -104,14 +103,13 @@ def a_replica_of_two_sources(count, other, _reactor, _tmp_path):
 
 def the_directory_of_a_node(count, other, reactor, tmp_path):
     one = DirectoryServer(reactor, NodeConfig(str(tmp_path), node="n1"))
-    one.replica.feed(HERE, welcome(), 0.0)
     one.replica.feed("elsewhere", welcome(), 0.0)
     one.replica.feed("elsewhere", others(other), 0.0)
     before, after = before_and_after(count)
 
     def announce(each):
-        for news in one.registry.announce(LOCAL_OWNER, each, 0.0).news:
-            one._publish(news)
+        one.replica.announce(LOCAL_OWNER, each, 0.0)
+        one._pace.flush()
 
     announce(before)
     return lambda: announce(after)
@@ -120,7 +118,7 @@ def the_directory_of_a_node(count, other, reactor, tmp_path):
 KINDS = [
     an_announcer,
     an_announcer_that_is_full,
-    a_registry,
+    a_replica_that_is_announced_to,
     a_replica_of_two_sources,
     the_directory_of_a_node,
 ]
@@ -164,7 +162,9 @@ def test_listeners_that_open_one_after_another_cost_a_bounded_number_of_announce
     """Each in a turn of its own; the first of a quiet pipeline is told at once."""
     one = Announcer(reactor, NodeConfig(str(tmp_path), node="n1"), "call", "", "")
     announced = []
-    one._link.announce = lambda said: announced.append((reactor.now(), one._not_before, len(said.records)))
+    one.peer.announce = lambda said: announced.append(
+        (reactor.now(), one._pace._not_before, len(said.records))
+    )
     began = reactor.now()
     for number in range(count):
         one.add([record(number)])
@@ -173,9 +173,9 @@ def test_listeners_that_open_one_after_another_cost_a_bounded_number_of_announce
         assert announced[0][-1] == 1
     turn_until(reactor, lambda: len(one.state.records) == count)
     took_s = reactor.now() - began
-    assert len(announced) <= 1 + took_s / announcer.GATHER_S
+    assert len(announced) <= 1 + took_s / peer.GATHER_S
     for (told_at, not_before, size), (next_at, *_) in itertools.pairwise(announced):
         # what it goes by, for this test may stand still before it looks at the time itself
-        assert not_before <= told_at + announcer.GATHER_S + size * announcer.GATHER_RECORD_S
+        assert not_before <= told_at + peer.GATHER_S + size * peer.GATHER_RECORD_S
         assert next_at >= not_before - 1e-6
     one.close()

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from broker.identity import Role
-from broker.oslo.directory.admission import PLAIN_OWNER, Admission, LocalAdmission
-from broker.oslo.directory.link import DirectoryLink
-from broker.oslo.directory.registry import LOCAL_OWNER
-from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.server import DirectoryServer
+from broker.oslo.directory.peer import Peer
+from broker.oslo.directory.server import PLAIN_OWNER, DirectoryServer, FolderAccess, PortAccess
+from broker.oslo.directory.state import LOCAL_OWNER, Replica
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.reactor.tuning import Tuning
 from broker.transport import curve
@@ -30,7 +28,7 @@ from tests.unit.oslo.directory.clouds import (
 def link_with(reactor, room, closing, certificate, server_key):
     replica = Replica()
     tuning = Tuning() if certificate is None else Tuning(curve=curve.CurveClient(certificate, server_key))
-    link = DirectoryLink(reactor, room.endpoint, replica, tuning=tuning)
+    link = Peer(reactor, room.endpoint, replica, tunings=lambda: (tuning,))
     closing.append(link)
     return link, replica
 
@@ -67,8 +65,8 @@ def test_owners_keys_and_our_own_announce_others_only_read(reactor, tmp_path, cl
         if name in ("client", "unknown"):
             turn_until(reactor, lambda one=link: one.counts["refused"])
         else:
-            turn_until(reactor, lambda n=at + 1: len(room.registry) == n)
-    assert {each.node for each in room.registry.states()} == {"own", "listed"}
+            turn_until(reactor, lambda n=at + 1: len(room.replica.here.claims) == n)
+    assert {each.node for each in room.replica.announced()} == {"own", "listed"}
     assert [each.listener for each in replica.servers("nova", "compute")] == ["listed", "own"]
 
 
@@ -81,7 +79,7 @@ def test_nobody_else_enters(reactor, tmp_path, closing, keys, who):
     turn_for(reactor, 0.6)
     assert not link.alive
     assert not replica.synced
-    assert len(room._sockets[1]) == 0
+    assert len(room.sockets[1]) == 0
     assert room.status()["denied"]
 
 
@@ -98,10 +96,20 @@ def test_unlisted_keys_do_not_enter_unless_a_setting_lets_them_in(reactor, tmp_p
 def test_the_key_of_our_directories_is_one_that_announces_unless_it_is_listed_as_another(keys):
     other = keys["unknown"].public_key
     config = NodeConfig(ipc_dir="/x", curve_cert="/c", directory_key=other)
-    admission = Admission(config, keys["own"].public_key)
-    assert admission.owner(admission.judge("10.0.0.1", other)) == other
-    listed = Admission(replace(config, keys=(KeyEntry(other),)), keys["own"].public_key)
-    assert listed.owner(listed.judge("10.0.0.1", other)) == ""
+    assert owner_of(PortAccess(config), other) == other
+    assert owner_of(PortAccess(replace(config, keys=(KeyEntry(other),))), other) == ""
+
+
+def test_our_own_key_announces_whatever_it_is_listed_as(keys):
+    own = keys["own"].public_key
+    access = PortAccess(NodeConfig(ipc_dir="/x", curve_cert="/c", keys=(KeyEntry(own),)))
+    assert owner_of(access, own) == ""
+    access.own_key = own
+    assert owner_of(access, own) == own
+
+
+def owner_of(access, key, *nodes):
+    return access.judge_announcement(access.judge("10.0.0.1", key), set(nodes), "n1")[0]
 
 
 def test_a_key_cannot_take_over_what_another_announced(reactor, tmp_path, closing, keys):
@@ -109,11 +117,11 @@ def test_a_key_cannot_take_over_what_another_announced(reactor, tmp_path, closin
     own_key = keys["own"].public_key
     first, _ = link_with(reactor, room, closing, keys["own"], own_key)
     first.announce(state("n5", incarnation=5, records=[rpc("first")]))
-    turn_until(reactor, lambda: len(room.registry) == 1)
+    turn_until(reactor, lambda: len(room.replica.here.claims) == 1)
     second, _ = link_with(reactor, room, closing, keys["listed"], own_key)
     second.announce(state("n5", incarnation=9, records=[rpc("second")]))
-    turn_until(reactor, lambda: room.registry.counts["foreign"])
-    assert [each.listener for each in room.registry.states()[0].records] == ["first"]
+    turn_until(reactor, lambda: room.replica.leases["foreign"])
+    assert [each.listener for each in room.replica.announced()[0].records] == ["first"]
     turn_until(reactor, lambda: second.counts["refused"])
 
 
@@ -123,15 +131,15 @@ def test_nodes_that_share_a_certificate_see_each_other(reactor, tmp_path, closin
     near = DirectoryServer(reactor, near_config)
     near.open()
     closing.append(lambda: near.stop("the test is over"))
-    turn_until(reactor, lambda: near._shares[0].heard_all)
+    turn_until(reactor, lambda: near.peers[0].heard_all)
 
 
 def test_without_curve_all_peers_of_the_port_are_one():
-    admission = Admission(NodeConfig(ipc_dir="/x"), "")
-    user_id = admission.judge("127.0.0.1", "")
-    assert admission.owner(user_id) == PLAIN_OWNER
-    assert admission.owner("") == ""
-    closed = Admission(NodeConfig(ipc_dir="/x", unlisted=0), "")
+    access = PortAccess(NodeConfig(ipc_dir="/x"))
+    assert owner_of(access, "", "n2") == PLAIN_OWNER
+    assert owner_of(access, "", "n2", "n1") == ""
+    assert not access.enters("")
+    closed = PortAccess(NodeConfig(ipc_dir="/x", unlisted=0))
     assert closed.judge("127.0.0.1", "") is None
     assert closed.denied == 1
 
@@ -149,7 +157,9 @@ def test_without_curve_all_peers_of_the_port_are_one():
     ],
 )
 def test_who_announces_in_the_folder_is_our_own_user_or_root(address, owner):
-    assert LocalAdmission("n1", uid=1000).owner(address) == owner
+    access = FolderAccess(NodeConfig(ipc_dir="/x"), uid=1000)
+    assert access.judge_announcement(address, {"n1"}, "n1")[0] == owner
+    assert access.judge_announcement(address, {"n1", "n2"}, "n1")[0] == ""
 
 
 @pytest.mark.patient
@@ -159,11 +169,11 @@ def test_a_key_that_spoke_for_a_node_first_cannot_keep_its_own_pipelines_out(
     room = guarded(reactor, tmp_path, closing, keys)
     link, _replica = link_with(reactor, room, closing, keys["listed"], keys["own"].public_key)
     link.announce(state("n1", incarnation=1 << 62, records=[rpc("other")]))
-    turn_until(reactor, lambda: len(room.registry) == 1)
+    turn_until(reactor, lambda: len(room.replica.here.claims) == 1)
     settings = config(tmp_path)
     replica, _reader = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: listeners(replica) == ["other"])
     set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("mine")])
     turn_until(reactor, lambda: listeners(replica) == ["mine"])
     turn_until(reactor, lambda: link.counts["refused"])  # its next word about it
-    assert room.registry.owner(("n1", "call")) == LOCAL_OWNER
+    assert room.replica.here.claims[("n1", "call")].owner == LOCAL_OWNER

@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from broker.oslo import frames as envelopes
-from broker.oslo.directory import admission, subscribers, wire
-from broker.oslo.directory.replica import Replica
+from broker.oslo.directory import server, wire
+from broker.oslo.directory.state import Replica
 from broker.oslo.directory.wire import DirectoryKind, Hello
+from broker.oslo.proxy import acl
 from broker.oslo.records import Beat
 from tests.unit.oslo.directory.clouds import (
     Raw,
@@ -36,14 +37,14 @@ def test_nobody_at_the_port_speaks_for_the_directorys_own_node(reactor, tmp_path
     )  # before the pipeline is there
     assert "own node" in raw.until(DirectoryKind.REFUSED).reason
     set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("l1")])
-    turn_until(reactor, lambda: room.registry.records == 1)
+    turn_until(reactor, lambda: room.replica.here.records == 1)
     raw.tell(DirectoryKind.ANNOUNCE, state(incarnation=5, version=1 << 62))
     raw.tell(DirectoryKind.BEAT, (Beat("n9", "call", 1, 1), Beat("n1", "call", 1 << 62, 1)))
     raw.tell(DirectoryKind.LEAVE, Beat("n1", "call", 1 << 62, 1))
     turn_until(reactor, lambda: room.status()["forbidden"] == 4)
-    assert [each.listener for each in room.registry.state(("n1", "call")).records] == ["l1"]
+    assert [each.listener for each in room.replica.here.claims[("n1", "call")].state.records] == ["l1"]
     raw.tell(DirectoryKind.ANNOUNCE, state("n2", records=[rpc("l2")]))
-    turn_until(reactor, lambda: room.registry.records == 2)
+    turn_until(reactor, lambda: room.replica.here.records == 2)
     assert len([line for line in caplog.messages if "refused a peer" in line]) == 1
 
 
@@ -59,7 +60,7 @@ def test_only_our_own_node_is_announced_in_its_folder(reactor, tmp_path, closing
     )
     raw.tell(DirectoryKind.BEAT, (Beat("n1", "call", 1, 1), Beat("n2", "call", 1, 1)))
     turn_until(reactor, lambda: room.counts["forbidden"] == 2)
-    assert len(room.registry) == 0
+    assert len(room.replica.here.claims) == 0
 
 
 def test_other_users_of_the_folder_only_ask(reactor, tmp_path, closing, monkeypatch):
@@ -67,9 +68,10 @@ def test_other_users_of_the_folder_only_ask(reactor, tmp_path, closing, monkeypa
     settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
     set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("l1")])
-    turn_until(reactor, lambda: room.registry.records == 1)
-    (before,) = room.registry.states()
-    monkeypatch.setattr(admission, "credentials", lambda _address: (4711, 100, 7))
+    turn_until(reactor, lambda: room.replica.here.records == 1)
+    (before,) = room.replica.announced()
+    for module in (acl, server):
+        monkeypatch.setattr(module, "credentials", lambda _address: (4711, 100, 7))
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
     raw.tell(DirectoryKind.HELLO, Hello(want=True))
     raw.until(DirectoryKind.STATES)
@@ -84,7 +86,7 @@ def test_other_users_of_the_folder_only_ask(reactor, tmp_path, closing, monkeypa
         raw.tell(kind, body)
     turn_until(reactor, lambda: room.counts["forbidden"] >= 5)
     assert raw.until(DirectoryKind.REFUSED).reason.startswith("uid 4711 (pid 7) may not announce")
-    assert room.registry.states() == (before,)
+    assert room.replica.announced() == (before,)
     raw.say(envelopes.encode(envelopes.Kind.STATUS), b"")
     turn_until(reactor, lambda: any(isinstance(each, list) for each in raw.read()))
 
@@ -119,7 +121,7 @@ def test_another_user_of_the_group_is_known_by_the_kernel(reactor, rundir, closi
         folder.chmod(0o750)
     room = open_room(reactor, settings, closing)
     set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("l1")])
-    turn_until(reactor, lambda: room.registry.records == 1)
+    turn_until(reactor, lambda: room.replica.here.records == 1)
     process = subprocess.Popen([sys.executable, "-c", STRANGER, settings.path("directory.ctl")])
     try:
         turn_until(reactor, lambda: process.poll() is not None)
@@ -127,7 +129,7 @@ def test_another_user_of_the_group_is_known_by_the_kernel(reactor, rundir, closi
         process.kill()
     assert process.returncode == 0
     assert room.counts["forbidden"] == 2
-    assert room.registry.state(("n1", "call")).incarnation == 5
+    assert room.replica.here.claims[("n1", "call")].state.incarnation == 5
 
 
 def test_broken_messages_are_dropped_and_counted_and_the_room_lives(reactor, tmp_path, closing, caplog):
@@ -173,7 +175,7 @@ def test_who_never_said_hello_is_asked_for_it(reactor, tmp_path, closing):
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
     raw.tell(DirectoryKind.ANNOUNCE, state(records=[rpc("l1")]))
     assert raw.until(DirectoryKind.GREET) == wire.Empty()
-    assert len(room.registry) == 0
+    assert len(room.replica.here.claims) == 0
 
 
 def test_who_renews_what_is_not_known_is_asked_for_everything(reactor, tmp_path, closing):
@@ -183,11 +185,11 @@ def test_who_renews_what_is_not_known_is_asked_for_everything(reactor, tmp_path,
     raw.tell(DirectoryKind.HELLO, Hello())
     raw.tell(DirectoryKind.ANNOUNCE, state(records=[rpc("l1")]))
     raw.tell(DirectoryKind.BEAT, (Beat("n1", "call", 1, 1),))
-    turn_until(reactor, lambda: room.registry.counts["renewed"])
-    assert room.registry.counts["unknown"] == 0
+    turn_until(reactor, lambda: room.replica.leases["renewed"])
+    assert room.replica.leases["unknown"] == 0
     raw.tell(DirectoryKind.BEAT, (Beat("n1", "call", 1, 2),))
     raw.until(DirectoryKind.GREET)
-    assert room.registry.counts["unknown"] == 1
+    assert room.replica.leases["unknown"] == 1
 
 
 def test_another_release_is_refused_and_named_in_the_log(reactor, tmp_path, closing, caplog):
@@ -199,7 +201,7 @@ def test_another_release_is_refused_and_named_in_the_log(reactor, tmp_path, clos
         raw.say(b"HGD\x01\x02", b"{}")
     turn_until(reactor, lambda: room.counts["other_version"] == 6)
     raw.until(DirectoryKind.GREET)  # in our version: it cannot read that, and says so in its own log
-    assert len(room._sockets[1]) == 0
+    assert len(room.sockets[1]) == 0
     (line,) = [line for line in caplog.messages if "dropped a message" in line]
     assert "saw version 1 of the directory's messages, expected 2: the other one runs another release" in line
 
@@ -207,7 +209,7 @@ def test_another_release_is_refused_and_named_in_the_log(reactor, tmp_path, clos
 def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
     reactor, tmp_path, closing, monkeypatch
 ):
-    monkeypatch.setattr(subscribers, "OUTBOX_MSGS", 8)
+    monkeypatch.setattr(server, "OUTBOX_MSGS", 8)
     settings = config(tmp_path, lease_s=30.0, beat_s=0.1)
     room = open_room(reactor, settings, closing)
     slow = Raw(reactor, settings.path("directory.ctl"), closing, receive_msgs=1)
@@ -215,7 +217,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
     announcer = announcer_of(reactor, settings, closing)
     replica, _reader = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: replica.synced)
-    listening = room._sockets[0]
+    listening = room.sockets[0]
     big = [rpc(f"l{at:05}", server="s" * 200) for at in range(40)]
     rounds = 0
 
@@ -226,7 +228,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
         return listening.counts["behind"]
 
     turn_until(reactor, behind, within_s=50)
-    assert room._sockets[0].socket.waiting <= 8
+    assert room.sockets[0].socket.waiting <= 8
     turn_until(reactor, lambda: len(listeners(replica)) == len(announcer.state.records) == 20)
     mirror = Replica()
 
@@ -248,7 +250,7 @@ def test_listeners_that_vanish_or_fall_silent_are_forgotten(reactor, tmp_path, c
     closing.append(silent)
     for raw in (gone, silent):
         raw.tell(DirectoryKind.HELLO, Hello(want=True))
-    listening = room._sockets[0]
+    listening = room.sockets[0]
     turn_until(reactor, lambda: len(listening) == 2)
     gone.close()
     turn_until(reactor, lambda: listening.counts["lost"] == 1)
@@ -260,16 +262,16 @@ def test_listeners_that_vanish_or_fall_silent_are_forgotten(reactor, tmp_path, c
 
 def test_a_listener_is_forgotten_for_its_silence_and_only_for_that(reactor, tmp_path, closing):
     settings = config(tmp_path, lease_s=60.0, beat_s=20.0)
-    listening = open_room(reactor, settings, closing)._sockets[0]
+    listening = open_room(reactor, settings, closing).sockets[0]
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
     raw.tell(DirectoryKind.HELLO, Hello(want=True))
     raw.until(DirectoryKind.WELCOME)
     (rid,) = listening._peers
     for _ in range(2):
-        for _ in range(subscribers.SILENT_LEASES):
+        for _ in range(server.SILENT_LEASES):
             listening.tick(60.0)
         assert listening.heard(rid), "before it is too late"
-    for _ in range(subscribers.SILENT_LEASES):
+    for _ in range(server.SILENT_LEASES):
         listening.tick(60.0)
     assert listening.counts["silent"] == 0
     listening.tick(0.1)
@@ -278,19 +280,19 @@ def test_a_listener_is_forgotten_for_its_silence_and_only_for_that(reactor, tmp_
 
 def test_a_directory_that_was_stopped_forgets_nobody_for_it(reactor, tmp_path, closing, monkeypatch):
     settings = config(tmp_path, lease_s=0.1, beat_s=0.025)
-    listening = open_room(reactor, settings, closing)._sockets[0]
+    listening = open_room(reactor, settings, closing).sockets[0]
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
     raw.tell(DirectoryKind.HELLO, Hello(want=True))
     raw.until(DirectoryKind.WELCOME)
     clock = reactor.now
-    monkeypatch.setattr(reactor, "now", lambda: clock() + (subscribers.SILENT_LEASES + 1) * 0.1)
+    monkeypatch.setattr(reactor, "now", lambda: clock() + (server.SILENT_LEASES + 1) * 0.1)
     for _ in range(3):
         reactor.turn()
     assert (len(listening), listening.counts["silent"]) == (1, 0)
 
 
 def test_more_listeners_than_allowed_are_refused(reactor, tmp_path, closing, monkeypatch):
-    monkeypatch.setattr(subscribers, "PEERS_MAX", 1)
+    monkeypatch.setattr(server, "PEERS_MAX", 1)
     settings = config(tmp_path)
     open_room(reactor, settings, closing)
     first, second = (Raw(reactor, settings.path("directory.ctl"), closing) for _ in range(2))

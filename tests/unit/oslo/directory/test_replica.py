@@ -1,6 +1,6 @@
 import pytest
 
-from broker.oslo.directory.replica import HERE, Replica, Server
+from broker.oslo.directory.state import LOCAL_OWNER, Replica, Server
 from broker.oslo.records import Record
 from tests.unit.oslo.directory.clouds import gone, rpc, state, states, welcome
 
@@ -140,11 +140,11 @@ def test_many_changes_of_one_topic_and_few_lead_to_the_same(replica):
 
 
 def test_of_its_own_node_only_what_was_announced_here_is_believed():
-    replica = Replica("n1")
+    replica = Replica("n1", 5.0)
     fill(replica, "a", state("n1", incarnation=9, records=[rpc("wrong")]), state("n2", records=[rpc("l2")]))
-    fill(replica, HERE, state("n1", records=[rpc("l1")]))
+    replica.announce(LOCAL_OWNER, state("n1", records=[rpc("l1")]), 0.0)
     replica.feed("a", gone("n1", incarnation=9), 1.0)
-    replica.source_lost(HERE, 2.0)
+    replica.source_lost("a")
     replica.feed("a", gone("n1", incarnation=9), 3.0)
     assert [each.listener for each in replica.servers("nova", "compute")] == ["l1", "l2"]
     assert replica.status()["sources"]["a"]["states"] == 1
@@ -163,7 +163,7 @@ def test_the_newest_of_all_sources_is_in_force(replica):
 
 def test_a_lost_source_takes_nothing_away(replica):
     fill(replica, "a", state(records=[rpc("l1")]))
-    replica.source_lost("a", 1.0)
+    replica.source_lost("a")
     for now in range(2, 1000):
         replica.tick(float(now))
     assert [each.listener for each in replica.servers("nova", "compute")] == ["l1"]
@@ -184,12 +184,12 @@ def test_a_lost_source_does_not_vouch_for_what_another_ended(replica, lost_first
     for source in ("a", "b"):
         fill(replica, source, state(records=[rpc("l1")]), state("n2", records=[rpc("l2")]))
     if lost_first:
-        replica.source_lost("b", 1.0)
+        replica.source_lost("b")
         replica.feed("a", gone(why="lease ended"), 2.0)
     else:
         replica.feed("a", gone(why="lease ended"), 1.0)
         replica.tick(5.0)
-        replica.source_lost("b", 6.0)
+        replica.source_lost("b")
     assert [each.listener for each in replica.servers("nova", "compute")] == ["l2"]
 
 
@@ -203,7 +203,7 @@ def test_an_older_incarnation_that_ends_does_not_end_a_newer_one(replica):
 
 def test_a_restarted_empty_directory_has_a_lease_of_grace(replica):
     fill(replica, "a", state(records=[rpc("l1")]), state("n2", records=[rpc("l2")]))
-    replica.source_lost("a", 1.0)
+    replica.source_lost("a")
     fill(replica, "a", now=10.0, incarnation=2)
     replica.tick(14.9)
     assert len(replica.servers("nova", "compute")) == 2
@@ -228,7 +228,7 @@ def test_the_grace_begins_anew_with_each_restart_and_not_with_each_snapshot(repl
 def test_what_is_not_listed_any_more_is_kept_by_no_lost_source_either(replica):
     fill(replica, "a", state(records=[rpc("l1")]))
     fill(replica, "b", state(records=[rpc("l1")]))
-    replica.source_lost("b", 1.0)
+    replica.source_lost("b")
     fill(replica, "a", now=2.0)
     replica.tick(8.0)
     assert replica.state("n1", "call") is None
@@ -268,7 +268,7 @@ def test_sources_share_equal_states(replica):
     fill(replica, "a", state(records=[rpc("l1"), rpc("l2")]))
     fill(replica, "b", state(records=[rpc("l1"), rpc("l2")]))
     shared = replica.state("n1", "call")
-    assert all(source.claims["n1", "call"] is shared for source in replica._sources.values())
+    assert all(replica._sources[name].claims["n1", "call"].state is shared for name in "ab")
 
 
 def test_a_source_that_catches_up_shares_again_and_changes_nothing(replica):
@@ -279,8 +279,8 @@ def test_a_source_that_catches_up_shares_again_and_changes_nothing(replica):
     replica.on_state.append(lambda *told: seen.append(told))
     replica.feed("a", states(state(version=2, records=[rpc("l1"), rpc("l2")])), 1.0)
     assert seen == []
-    assert replica._sources["a"].claims["n1", "call"] is replica.state("n1", "call")
-    assert [source.records for source in replica._sources.values()] == [2, 2]
+    assert replica._sources["a"].claims["n1", "call"].state is replica.state("n1", "call")
+    assert [replica._sources[name].records for name in "ab"] == [2, 2]
 
 
 def test_a_source_without_room_for_a_state_lets_go_of_it_and_others_do_not():
@@ -290,7 +290,7 @@ def test_a_source_without_room_for_a_state_lets_go_of_it_and_others_do_not():
     for source in ("a", "b"):
         replica.feed(source, states(state(version=2, records=[rpc("l1"), rpc("l4")])), 1.0)
     assert [each.listener for each in replica.servers("nova", "compute")] == ["l1", "l2", "l3", "l4"]
-    assert [source.records for source in replica._sources.values()] == [2, 2]
+    assert [replica._sources[name].records for name in "ab"] == [2, 2]
     assert replica.counts["overflow"] == 1
 
 

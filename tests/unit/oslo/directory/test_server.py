@@ -49,24 +49,24 @@ def test_what_a_pipeline_offers_is_seen_by_its_node_and_ends_with_it(reactor, tm
     announcer.leave()
     turn_until(reactor, lambda: replica.state("n1", "call") is None)
     assert listeners(replica) == []
-    assert room.registry.counts["left"] == 1
+    assert room.replica.leases["left"] == 1
 
 
 def test_changes_of_one_turn_are_told_at_once(reactor, tmp_path, closing):
     settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing)
-    turn_until(reactor, lambda: len(room.registry) == 1)
+    turn_until(reactor, lambda: len(room.replica.here.claims) == 1)
     set_records(announcer, [rpc(f"start{at}") for at in range(10)])
-    turn_until(reactor, lambda: room.registry.records == 10)
+    turn_until(reactor, lambda: room.replica.here.records == 10)
     version = announcer.state.version
     for count in range(20):
         set_records(
             announcer, [rpc(f"start{at}") for at in range(10)] + [rpc(f"{at}") for at in range(count)]
         )
-    turn_until(reactor, lambda: room.registry.records == 29)
+    turn_until(reactor, lambda: room.replica.here.records == 29)
     assert announcer.state.version == version + 1
-    assert room.registry.state(("n1", "call")).version == version + 1
+    assert room.replica.here.claims[("n1", "call")].state.version == version + 1
 
 
 def test_records_keep_the_fields_of_their_pipeline_and_bad_ones_are_counted(reactor, tmp_path, closing):
@@ -89,9 +89,9 @@ def test_too_many_records_wait_until_others_end(reactor, tmp_path, closing, said
     room = open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing)
     set_records(announcer, [rpc("l1")])
-    turn_until(reactor, lambda: room.registry.records == 1)
+    turn_until(reactor, lambda: room.replica.here.records == 1)
     announcer.add([rpc(f"l{at}") for at in range(2, 6)])
-    turn_until(reactor, lambda: room.registry.records == 3)
+    turn_until(reactor, lambda: room.replica.here.records == 3)
     assert "5 listeners are too many for one node's directory; 2 of them wait" in said[-1]
     announcer.add([rpc("l6")])
     announcer.remove([rpc("l4"), rpc("nobody")])
@@ -99,7 +99,7 @@ def test_too_many_records_wait_until_others_end(reactor, tmp_path, closing, said
     assert names_of(announcer) == ["l1", "l2", "l3"]
     announcer.remove([rpc("l1"), rpc("l2")])
     turn_until(reactor, lambda: names_of(announcer) == ["l3", "l5", "l6"])
-    turn_until(reactor, lambda: room.registry.states() == (announcer.state,))
+    turn_until(reactor, lambda: room.replica.announced() == (announcer.state,))
     assert (
         announcer.counts["unfit"] == len([connection for connection in said if "too many" in connection]) == 1
     )
@@ -134,7 +134,7 @@ def test_a_frozen_pipeline_is_gone_after_its_lease(reactor, tmp_path, closing):
     raw.tell(DirectoryKind.ANNOUNCE, state(records=[rpc("l1")]))
     turn_until(reactor, lambda: listeners(replica) == ["l1"])
     turn_until(reactor, lambda: listeners(replica) == [])
-    assert room.registry.counts["expired"] == 1
+    assert room.replica.leases["expired"] == 1
 
 
 def test_a_restarted_directory_is_told_everything_again(reactor, tmp_path, closing):
@@ -148,7 +148,7 @@ def test_a_restarted_directory_is_told_everything_again(reactor, tmp_path, closi
     turn_for(reactor, 0.3)
     assert listeners(replica) == ["l1"]  # what is known stays known
     second = open_room(reactor, settings, closing)
-    turn_until(reactor, lambda: second.registry.records == 1)
+    turn_until(reactor, lambda: second.replica.here.records == 1)
     seen = []
     replica.on_change.append(lambda: seen.append(listeners(replica)))
     set_records(announcer, [rpc("l1"), rpc("l2")])
@@ -189,7 +189,7 @@ def test_the_room_says_what_it_counts(reactor, tmp_path, closing):
     settings = config(tmp_path, host="127.0.0.1", directory_port=0)
     room = open_room(reactor, settings, closing)
     set_records(announcer_of(reactor, settings, closing), [rpc("l1")])
-    turn_until(reactor, lambda: room.registry.records == 1)
+    turn_until(reactor, lambda: room.replica.here.records == 1)
     raw = Raw(reactor, room.endpoint, closing)
     raw.say(encode(Kind.STATUS, id=bytes(range(16))), b"")
     turn_until(reactor, raw.read)
@@ -241,8 +241,8 @@ def test_nodes_see_each_other_by_their_directories(reactor, tmp_path, closing):
     turn_until(reactor, lambda: listeners(far_replica) == ["far", "near", "near2"])
     there.leave()
     turn_until(reactor, lambda: listeners(near_replica) == ["near", "near2"])
-    assert [each.place for each in near_room.registry.states()] == [("n1", "call")]  # nothing is echoed
-    assert {each.place for each in far_room.registry.states()} == {("n1", "call")}
+    assert [each.place for each in near_room.replica.announced()] == [("n1", "call")]  # nothing is echoed
+    assert {each.place for each in far_room.replica.announced()} == {("n1", "call")}
     here.leave()
     turn_until(reactor, lambda: listeners(far_replica) == [])
 
@@ -256,13 +256,13 @@ def test_known_hosts_stay_known_while_the_other_directory_is_away_and_it_is_told
     there = announcer_of(reactor, far, closing)
     set_records(there, [rpc("far")])
     replica, _ = reader_of(reactor, near, closing)
-    turn_until(reactor, lambda: listeners(replica) == ["far", "near"] and far_room.registry.records == 2)
+    turn_until(reactor, lambda: listeners(replica) == ["far", "near"] and far_room.replica.here.records == 2)
     far_room.stop("away")
-    turn_until(reactor, lambda: not near_room._shares[0].links[0].alive)
+    turn_until(reactor, lambda: not near_room.peers[0].alive)
     assert listeners(replica) == ["far", "near"]
     port = int(far_room.endpoint.rpartition(":")[2])
     again = open_again(reactor, config(tmp_path, "n2", host="127.0.0.1", directory_port=port), closing)
-    turn_until(reactor, lambda: again.registry.records == 2)
+    turn_until(reactor, lambda: again.replica.here.records == 2)
     there.leave()
     turn_until(reactor, lambda: listeners(replica) == ["near"])
 
@@ -285,10 +285,10 @@ def test_a_directory_whose_name_is_not_resolved_keeps_nobody(reactor, tmp_path, 
     set_records(here, [rpc("l1")])
     replica, _ = reader_of(reactor, near, closing)
     turn_until(reactor, lambda: replica.synced and listeners(replica) == ["l1"])
-    assert not room._shares[0].links[0].alive
-    assert len(far_room.registry) == 0
+    assert not room.peers[0].alive
+    assert len(far_room.replica.here.claims) == 0
     answers.set()
-    turn_until(reactor, lambda: far_room.registry.records == 1)
+    turn_until(reactor, lambda: far_room.replica.here.records == 1)
     assert room.status()["uplinks"][0]["endpoint"] == endpoint
 
 
@@ -296,7 +296,7 @@ def test_snapshots_wait_for_the_other_directories_only_a_while(reactor, tmp_path
     near, _far, near_room, _far_room = two_nodes(reactor, tmp_path, closing)
     replica, _ = reader_of(reactor, near, closing)
     turn_until(reactor, lambda: replica.synced)
-    assert near_room._shares[0].heard_all
+    assert near_room.peers[0].heard_all
     alone = config(tmp_path, "n3", directories=("tcp://127.0.0.1:1",))
     monkeypatch.setattr(server, "GATHER_S", 0.4)
     begin = time.monotonic()
@@ -315,10 +315,10 @@ def test_a_link_to_oneself_is_given_up(reactor, tmp_path, closing, said):
     settings = config(tmp_path, host="127.0.0.1", directory_port=number, directories=(endpoint,))
     room = open_again(reactor, settings, closing)
     set_records(announcer_of(reactor, settings, closing), [rpc("l1")])
-    turn_until(reactor, lambda: room._shares[0].links[0].closed)
+    turn_until(reactor, lambda: room.peers[0].link.closed)
     replica, _ = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: listeners(replica) == ["l1"])
-    assert room.registry.counts["foreign"] == 0
+    assert room.replica.leases["foreign"] == 0
     assert any("this node itself" in connection for connection in said)
 
 
@@ -334,15 +334,15 @@ def test_a_reader_without_a_proxy_asks_over_tcp_and_finds_the_local_one_later(re
     far = config(tmp_path, "n2", host="127.0.0.1", directory_port=0)
     room = open_room(reactor, far, closing)
     set_records(announcer_of(reactor, far, closing), [rpc("far")])
-    turn_until(reactor, lambda: room.registry.records == 1)
+    turn_until(reactor, lambda: room.replica.here.records == 1)
     nowhere = config(tmp_path, "n3")
     replica, reader = reader_of(reactor, nowhere, closing, directories=(room.endpoint,))
     turn_until(reactor, lambda: listeners(replica) == ["far"])
-    assert list(reader.links) == [room.endpoint]
+    assert list(reader.peers) == [room.endpoint]
     late = config(tmp_path, "n4")
     replica, reader = reader_of(reactor, late, closing)
     turn_for(reactor, 0.2)
-    assert not reader.links
+    assert not reader.peers
     open_room(reactor, late, closing)
     turn_until(reactor, lambda: replica.synced)
 
@@ -364,8 +364,8 @@ def test_a_reader_whose_directory_goes_asks_the_others(reactor, tmp_path, closin
     near, far, near_room, far_room = two_nodes(reactor, tmp_path, closing, lease_s=0.5, beat_s=0.1)
     replica, reader = reader_of(reactor, near, closing, directories=(far_room.endpoint,))
     turn_until(reactor, lambda: replica.synced)
-    assert len(reader.links) == 1
+    assert len(reader.peers) == 1
     near_room.stop("away")
-    turn_until(reactor, lambda: reader.links.get(far_room.endpoint) and reader.links[far_room.endpoint].alive)
+    turn_until(reactor, lambda: reader.peers.get(far_room.endpoint) and reader.peers[far_room.endpoint].alive)
     set_records(announcer_of(reactor, far, closing), [rpc("new")])
     turn_until(reactor, lambda: listeners(replica) == ["new"])

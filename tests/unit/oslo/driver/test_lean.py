@@ -65,7 +65,7 @@ OURS = {
     "broker.endpoints", "broker.z85", "broker.transport", "broker.transport.curve",
     "broker.oslo", "broker.oslo.bodies", "broker.oslo.contract", "broker.oslo.frames", "broker.oslo.names",
     "broker.oslo.node", "broker.oslo.records",
-    "broker.oslo.directory", "broker.oslo.directory.link", "broker.oslo.directory.replica",
+    "broker.oslo.directory", "broker.oslo.directory.peer", "broker.oslo.directory.state",
     "broker.oslo.directory.wire",
 }  # fmt: skip
 """All that is loaded besides the rooms driver, client and reactor."""

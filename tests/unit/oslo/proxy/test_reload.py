@@ -7,8 +7,8 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.identity import Role
-from broker.oslo.directory.link import DirectoryLink
-from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.peer import Peer
+from broker.oslo.directory.state import Replica
 from broker.oslo.frames import Kind, encode, fanout_filter, new_id
 from broker.oslo.names import Pipeline, Reason, exit_file
 from broker.oslo.node import EVERYTHING, KeyEntry, Rule
@@ -244,7 +244,7 @@ def test_at_the_directory_a_key_that_is_taken_out_is_told_nothing_more(folder, r
     reactor.open()
     where = node.status("directory")["sockets"][-1]["endpoint"]
     tuning = Tuning(curve=curve_to_directory(own, made.public_key))
-    link = DirectoryLink(reactor, where, Replica(), tuning=tuning, pulse_s=0.05)
+    link = Peer(reactor, where, Replica(), tunings=lambda: (tuning,), pulse_s=0.05)
     try:
         until(lambda: (reactor.call_later(0.01, int), reactor.turn(), link.alive)[-1], "an answer")
         node.again(keys=())

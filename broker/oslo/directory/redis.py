@@ -1,8 +1,9 @@
 """States shared by Redis: written to all hosts, read from all that can be reached.
 
 The directory of a node speaks Redis, and an application where no proxy runs on its node, which only reads: from threads
-of its own (``RedisHost``); whatever these read is handed to the reactor. Each host is a source of its own in the
-replica, so what differs between them is settled there: the newest is in force.
+of its own, one for each host; whatever these read is handed to the reactor. Each host is a source of its own in the
+replica, so what differs between them is settled there: the newest is in force. To a directory it is a peer as others
+are (``peer.Peer``): it is told the same, by the same names.
 
 A state is written as a whole, with the lease that its keys have to live. The channel says only which place has changed:
 who hears that reads its key. Twice in a lease all leases are looked at, so that what was not heard is found, too.
@@ -14,7 +15,6 @@ import contextlib
 import importlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final
@@ -24,16 +24,16 @@ import msgspec
 
 from broker import secret
 from broker.backoff import Backoff
+from broker.endpoints import parse
 from broker.errors import ConfigError
 from broker.extras import install
 from broker.oslo.directory import wire
-from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.state import Replica
 from broker.oslo.directory.wire import (
     RESTART_S,
     DirectoryKind,
     DirectoryMessage,
     Gone,
-    GoneReason,
     States,
     Welcome,
 )
@@ -42,6 +42,7 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import natives
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.records import STATES_MAX, Age, Place, State, to_json
+from broker.rates import Throttle
 from broker.secret import SecretUrl
 
 SOCKET_S: Final = 2.0
@@ -56,8 +57,6 @@ RETRY_LAST_S: Final = 2.0
 keeps for a lease what it does not find there, and by then all others have written theirs again."""
 LEASES_AT_ONCE: Final = 512
 STATES_AT_ONCE: Final = 32
-MISSING_SCANS: Final = 2
-"""A state is gone when it was missing so often in a row: after FLUSHALL its owner needs a beat to write it again."""
 NEVER: Final = (0, 0)
 """The age of what has to be written again."""
 ROUND_S: Final = 0.1
@@ -65,6 +64,8 @@ ROUND_S: Final = 0.1
 meanwhile is written once, and read once."""
 HEARD_MAX: Final = 1_024
 """Messages of the channel in one round."""
+QUIET_S: Final = 3_600.0
+"""Between two lines in the log about the same state: each scan reads it again."""
 
 Opener = Callable[[], Any]
 """Makes a client of redis-py."""
@@ -122,16 +123,21 @@ def read_state(place: Place, data: bytes) -> State:
 
 
 class RedisHost:
-    """One host, and the thread that writes, renews and reads there. Its methods may be called by any thread and do not
-    wait, except ``join``.
+    """One host, and the thread that writes, renews and reads there, from the beginning until ``close``.
 
     Args:
-        name: of the source.
+        name: of the source in the replica.
         label: for logs: host and port.
         open_: makes a client.
         config: of the node: its name, whose places are not read, how long a lease lasts and how often it is renewed.
-        say: takes what was read, in this host's threads: a message, or None and why the host is lost.
-        warn: takes a line for the log, likewise.
+        reactor: whose thread is told what was read.
+        replica: what is fed.
+        stopping: ends this thread, and those of all hosts that share it.
+
+    Attributes:
+        alive: True while it answers.
+        heard_all: True once it has told all it knows, or could not be reached.
+        counts: what happened how often.
     """
 
     def __init__(
@@ -140,12 +146,13 @@ class RedisHost:
         label: str,
         open_: Opener,
         config: NodeConfig,
-        say: Callable[[RedisHost, DirectoryMessage | None, str], None],
-        warn: Callable[[RedisHost, str], None],
+        reactor: Reactor,
+        replica: Replica,
+        stopping: Any,
     ) -> None:
         self.name = name
         self.label = label
-        self.alive = False
+        self.alive = self.heard_all = False
         self.counts = dict.fromkeys(
             ("connects", "losses", "writes", "renewals", "scans", "read", "heard", "malformed"), 0
         )
@@ -154,23 +161,21 @@ class RedisHost:
         self._lease_ms = max(int(config.lease_s * 1000), 1)
         self._lease_s = config.lease_s
         self._beat_s = config.beat_s
-        self._say = say
-        self._warn = warn
-        self._odd: set[Place] = set()
+        self._reactor = reactor
+        self._replica = replica
+        self._stopping = stopping
+        self._lines = Throttle(QUIET_S)
         self._lock = natives.allocate_lock()
-        self._stopping = natives.new_event()
         self._wanted: dict[Place, State] = {}
         self._away: set[Place] = set()
         self._changed: set[Place] = set()
         self._untaken = 0
-        self._incarnation = 0
         self._known: dict[Place, Age] = {}
-        self._missing: Counter[Place] = Counter()
         self._written: dict[Place, Age] = {}
         self._since = inf  # when this session began
         self._thread: Any = None
 
-    # ------------------------------------------------------------ any thread
+    # ------------------------------------------------------------ the reactor's thread
 
     def start(self) -> None:
         """Start the thread."""
@@ -194,33 +199,45 @@ class RedisHost:
             self._away.discard(place)
             self._wanted.pop(place, None)
 
-    def taken(self) -> None:
-        """The reactor took one message."""
-        with self._lock:
-            self._untaken -= 1
-
-    def stop(self) -> None:
-        """End the thread soon."""
+    def close(self, linger_ms: int = 0) -> None:
+        """End the threads; unless ``linger_ms`` is 0 wait until this one has taken back what has ended, ``SOCKET_S`` at
+        most. Harmless twice.
+        """
         self._stopping.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for its end."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        if self._thread is not None and linger_ms:
+            self._thread.join(SOCKET_S)
 
     def status(self) -> dict[str, Any]:
-        """For status."""
+        """For status; no password."""
         return {"host": self.label, "alive": self.alive, "states": len(self._known), **self.counts}
 
-    def _tell(self, kind: DirectoryKind, body: wire.Body) -> None:
-        self._hand_over(DirectoryMessage(kind, body), "")
+    def _take(self, call: Callable[..., None], values: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._untaken -= 1
+        call(*values)
 
-    def _hand_over(self, message: DirectoryMessage | None, error: str) -> None:
+    def _feed(self, kind: DirectoryKind, body: wire.Body) -> None:
+        if kind is DirectoryKind.WELCOME:
+            self._reactor.say(logging.INFO, "redis at %s: connected", (self.label,))
+        self._replica.feed(self.name, DirectoryMessage(kind, body), self._reactor.now())
+
+    def _list(self, places: Iterable[Place], grace_s: float) -> None:
+        self.heard_all = True
+        self._replica.list(self.name, places, self._reactor.now() + grace_s)
+
+    def _lose(self, error: str) -> None:
+        self.heard_all = True
+        self._replica.source_lost(self.name)
+        text = "redis at %s: %s; what it told stays in use"
+        self._reactor.say(logging.WARNING, text, (self.label, error))
+
+    # ------------------------------------------------------------ the host's own thread
+
+    def _hand_over(self, call: Callable[..., None], *values: Any) -> None:
+        """Have the reactor call it; nothing is logged here, where locks of the log may be another library's."""
         with self._lock:
             self._untaken += 1
-        self._say(self, message, error)
-
-    # ------------------------------------------------------------ the thread
+        self._reactor.call_threadsafe(self._take, call, values)
 
     def _run(self) -> None:
         backoff = Backoff(RETRY_FIRST_S, min(RETRY_LAST_S, self._lease_s / 2))
@@ -232,15 +249,15 @@ class RedisHost:
             if self.alive or not self.counts["losses"]:
                 self.alive = False
                 self.counts["losses"] += 1
-                self._hand_over(None, error)
+                self._hand_over(self._lose, error)
             self._stopping.wait(backoff.after(max(0.0, time.monotonic() - self._since)))
 
     def _session(self) -> str:
         """From a connection to its loss; returns why it was lost."""
-        client = channel = None
+        client: Any = None
+        channel: Any = None
         try:
             client = self._open()
-            self._incarnation = _incarnation(client)
             channel = client.pubsub(ignore_subscribe_messages=False)
             channel.subscribe(CHANNEL)
             channel.get_message(timeout=CHANNEL_S)  # from here on nothing that is published is missed
@@ -251,15 +268,11 @@ class RedisHost:
             self._begin(client)
             self._stay(client, channel)
         except Exception as error:  # whatever it is: the thread has to try again
-            if "WRONGTYPE" in str(error):
-                with contextlib.suppress(Exception):
-                    self._delete_odd(client)
             return f"{type(error).__name__}: {str(error)[:160]}"
         finally:
             for each in (channel, client):
-                if each is not None:
-                    with contextlib.suppress(Exception):
-                        each.close()
+                with contextlib.suppress(Exception):
+                    each.close()
         return "ended"
 
     def _stay(self, client: Any, channel: Any) -> None:
@@ -279,7 +292,7 @@ class RedisHost:
             if not self._untaken:  # else the reactor is busy with what was read before
                 if now >= scan_at:
                     scan_at = now + self._lease_s / 2
-                    self._scan(client)
+                    self._scan(client, self._lease_s / 2)
                 changed, self._changed = self._changed, set()
                 self._read(client, changed)
                 busy |= bool(changed)
@@ -305,17 +318,6 @@ class RedisHost:
 
     # ------------------------------------------------------------ writing
 
-    def _delete_odd(self, client: Any) -> None:
-        """Delete ``PLACES`` when it is no set: no session could go on. Everybody adds theirs again at a beat."""
-        with client.pipeline(transaction=True) as batch:
-            batch.watch(PLACES)  # another node may put it right meanwhile
-            found = batch.type(PLACES).decode()
-            if found not in ("none", "set"):
-                batch.multi()
-                batch.delete(PLACES)
-                batch.execute()
-                self._warn(self, f"{PLACES.decode()} was deleted: saw a {found}, expected a set")
-
     def _write(self, client: Any) -> bool:
         """Take back what has ended, write what has changed; whether there was any."""
         with self._lock:
@@ -327,94 +329,73 @@ class RedisHost:
             if self._written.get(place) != state.age and place not in waiting
         ]
         for place in ended:
-            self._take_back(client, place)
+            with client.pipeline(transaction=True) as batch:
+                batch.delete(state_key(place), lease_key(place))
+                batch.srem(PLACES, to_json(place))
+                batch.publish(CHANNEL, to_json(place))
+                batch.execute()
+            del self._written[place]
         for state in changed:
-            self._put(client, state)
-        for place in away:
-            self._keep(client, place)
+            place = state.place
+            with client.pipeline(transaction=True) as batch:
+                batch.set(state_key(place), to_json(state), px=self._lease_ms)
+                batch.set(lease_key(place), b"%d %d" % state.age, px=self._lease_ms)
+                batch.sadd(PLACES, to_json(place))
+                batch.publish(CHANNEL, to_json(place))
+                batch.execute()
+            self._written[place] = state.age
+            self.counts["writes"] += 1
+        for place in away:  # its next process will renew it; until then nobody does
+            self._expire(client, (place,), max(int(RESTART_S * 1000), self._lease_ms))
+            del self._written[place]
         return bool(ended or changed or away)
-
-    def _put(self, client: Any, state: State) -> None:
-        place = state.place
-        with client.pipeline(transaction=True) as batch:
-            batch.set(state_key(place), to_json(state), px=self._lease_ms)
-            batch.set(lease_key(place), b"%d %d" % state.age, px=self._lease_ms)
-            batch.sadd(PLACES, to_json(place))
-            batch.publish(CHANNEL, to_json(place))
-            batch.execute()
-        self._written[place] = state.age
-        self.counts["writes"] += 1
-
-    def _keep(self, client: Any, place: Place) -> None:
-        """Its next process will renew it; until then nobody does."""
-        with client.pipeline(transaction=False) as batch:
-            for key in (state_key(place), lease_key(place)):
-                batch.pexpire(key, max(int(RESTART_S * 1000), self._lease_ms))
-            batch.execute()
-        del self._written[place]
-
-    def _take_back(self, client: Any, place: Place) -> None:
-        with client.pipeline(transaction=True) as batch:
-            batch.delete(state_key(place), lease_key(place))
-            batch.srem(PLACES, to_json(place))
-            batch.publish(CHANNEL, to_json(place))
-            batch.execute()
-        del self._written[place]
 
     def _renew(self, client: Any) -> None:
         places = tuple(self._written)
         if not places:
             return
-        with client.pipeline(transaction=False) as batch:
-            for place in places:
-                batch.pexpire(state_key(place), self._lease_ms)
-                batch.pexpire(lease_key(place), self._lease_ms)
-            batch.sadd(PLACES, *map(to_json, places))
-            kept = batch.execute()
+        kept = self._expire(client, places, self._lease_ms)
+        client.sadd(PLACES, *map(to_json, places))
         self.counts["renewals"] += 1
         for at, place in enumerate(places):
             if not (kept[2 * at] and kept[2 * at + 1]):
                 self._written[place] = NEVER
+
+    def _expire(self, client: Any, places: Sequence[Place], lease_ms: int) -> list[Any]:
+        """Let ``places`` live for so long; of both keys of each, whether they were there."""
+        with client.pipeline(transaction=False) as batch:
+            for place in places:
+                batch.pexpire(state_key(place), lease_ms)
+                batch.pexpire(lease_key(place), lease_ms)
+            return list(batch.execute())
 
     # ------------------------------------------------------------ reading
 
     def _begin(self, client: Any) -> None:
         """Tell all of it, from the beginning."""
         self._known.clear()
-        self._missing.clear()
-        self._tell(DirectoryKind.WELCOME, Welcome(self.label[:64], self._incarnation, self._lease_s))
-        self._read(client, self._ages(client))
-        self._tell(DirectoryKind.STATES, States((), complete=True))
+        welcome = Welcome(self.label[:64], _incarnation(client), self._lease_s)
+        self._hand_over(self._feed, DirectoryKind.WELCOME, welcome)
+        self._scan(client, self._lease_s)
 
-    def _scan(self, client: Any) -> None:
-        """Tell what was not heard: newer states, and those whose lease has ended."""
+    def _scan(self, client: Any, grace_s: float) -> None:
+        """Tell what was not heard: newer states, and what is there. What is missing for ``grace_s`` is gone: after
+        FLUSHALL its owner needs a beat to write it again.
+        """
         self.counts["scans"] += 1
-        ages = self._ages(client)
-        self._read(client, [place for place, age in ages.items() if self._known.get(place) != age])
-        gone = self._missed(ages)
-        if gone:
-            client.srem(PLACES, *(to_json(each.place) for each in gone))
-            self._tell(DirectoryKind.GONE, gone)
-
-    def _missed(self, ages: dict[Place, Age]) -> tuple[Gone, ...]:
-        """What is known and was missing ``MISSING_SCANS`` times."""
-        missing = Counter({place: self._missing[place] + 1 for place in self._known.keys() - ages.keys()})
-        gone = [place for place, times in missing.items() if times >= MISSING_SCANS]
-        self._missing = missing
-        return tuple(Gone(*place, self._known.pop(place)[0], GoneReason.LEASE) for place in gone)
-
-    def _ages(self, client: Any) -> dict[Place, Age]:
-        """What is there, without what it says."""
-        places = [
-            place for place in map(read_place, client.smembers(PLACES)) if place and place[0] != self._node
-        ]
+        found = {place for place in map(read_place, client.smembers(PLACES)) if place}
+        places = [place for place in found if place[0] != self._node][:STATES_MAX]
         ages: dict[Place, Age] = {}
-        for part in _parts(places[:STATES_MAX], LEASES_AT_ONCE):
+        for part in _parts(places, LEASES_AT_ONCE):
             for place, lease in zip(part, client.mget([lease_key(each) for each in part]), strict=True):
                 age = read_age(lease)
                 if age is not None:
                     ages[place] = age
-        return ages
+        self._read(client, [place for place, age in ages.items() if self._known.get(place) != age])
+        self._known = {place: age for place, age in self._known.items() if place in ages}
+        self._hand_over(self._list, tuple(ages), grace_s)
+        if len(ages) < len(places):  # whoever is still there adds itself again with its next beat
+            client.srem(PLACES, *(to_json(place) for place in places if place not in ages))
 
     def _read(self, client: Any, places: Iterable[Place]) -> None:
         """Tell what is at ``places`` now."""
@@ -426,24 +407,20 @@ class RedisHost:
             self.counts["read"] += len(states)
             if states:
                 self._known.update({state.place: state.age for state in states})
-                self._tell(DirectoryKind.STATES, States(states))
+                self._hand_over(self._feed, DirectoryKind.STATES, States(states))
             if gone:
-                self._tell(
-                    DirectoryKind.GONE,
-                    tuple(Gone(*place, self._known.pop(place)[0], GoneReason.LEFT) for place in gone),
-                )
+                ended = tuple(Gone(*place, self._known.pop(place)[0]) for place in gone)
+                self._hand_over(self._feed, DirectoryKind.GONE, ended)
 
     def _state(self, place: Place, data: bytes) -> State | None:
         try:
-            state = read_state(place, data)
+            return read_state(place, data)
         except Malformed as error:
             self.counts["malformed"] += 1
-            if place not in self._odd and len(self._odd) < STATES_MAX:  # each scan reads it again
-                self._odd.add(place)
-                self._warn(self, f"a state was left out: {place[0][:64]!r}, {place[1][:64]!r}: {error}")
+            if self._lines.admits(place, time.monotonic()):
+                text, where = "redis at %s: a state was left out: %.64r, %.64r: %s", (self.label, *place)
+                self._hand_over(self._reactor.say, logging.WARNING, text, (*where, str(error)))
             return None
-        self._odd.discard(place)
-        return state
 
 
 def _incarnation(client: Any) -> int:
@@ -458,8 +435,8 @@ def _parts(items: Sequence[Place], most: int) -> Iterable[Sequence[Place]]:
     return (items[at : at + most] for at in range(0, len(items), most))
 
 
-class RedisShare:
-    """All Redis hosts of one node's directory; its threads run from the beginning until ``close``.
+def open_hosts(reactor: Reactor, config: NodeConfig, replica: Replica) -> list[RedisHost]:
+    """Begin to share by all Redis hosts of one node's directory.
 
     Args:
         reactor: whose thread is told what was read.
@@ -470,60 +447,16 @@ class RedisShare:
     Raises:
         ConfigError: redis-py is not installed, or one of the URLs is none; its text has no password.
     """
-
-    def __init__(self, reactor: Reactor, config: NodeConfig, replica: Replica) -> None:
-        self._reactor = reactor
-        self._replica = replica
-        self._seen: set[str] = set()
-        password = secret.read_file(config.redis_password_file) if config.redis_password_file else ""
-        openers = [opener(url, f"redis URL {number}", password) for number, url in enumerate(config.redis, 1)]
-        self.hosts = [
-            RedisHost(f"redis:{number}", label, open_, config, self._said, self._warn)
-            for number, (label, open_) in enumerate(openers)
-        ]
-        for host in self.hosts:
-            host.start()
-
-    @property
-    def heard_all(self) -> bool:
-        """True once each host has told all it knows, or could not be reached."""
-        return all(host.name in self._seen for host in self.hosts)
-
-    def status(self) -> list[dict[str, Any]]:
-        """For status; no password."""
-        return [host.status() for host in self.hosts]
-
-    def close(self, wait_s: float = SOCKET_S) -> None:
-        """End all threads; each has ``wait_s`` to take back what has ended. Harmless twice."""
-        for host in self.hosts:
-            host.stop()
-        for host in self.hosts:
-            host.join(wait_s)
-
-    def _said(self, host: RedisHost, message: DirectoryMessage | None, error: str) -> None:
-        """From a host's thread."""
-        self._reactor.call_threadsafe(self._take, host, message, error)
-
-    def _warn(self, host: RedisHost, text: str) -> None:
-        """From a host's thread, in which locks of the log may be another library's."""
-        self._reactor.call_threadsafe(
-            self._reactor.say, logging.WARNING, "redis at %s: %s", (host.label, text)
-        )
-
-    def _take(self, host: RedisHost, message: DirectoryMessage | None, error: str) -> None:
-        host.taken()
-        now = self._reactor.now()
-        if message is None:
-            self._seen.add(host.name)
-            self._replica.source_lost(host.name, now)
-            text = "redis at %s: %s; what it told stays in use"
-            self._reactor.say(logging.WARNING, text, (host.label, error))
-            return
-        if message.kind is DirectoryKind.WELCOME:
-            self._reactor.say(logging.INFO, "redis at %s: connected", (host.label,))
-        self._replica.feed(host.name, message, now)
-        if message.kind is DirectoryKind.STATES and message.body.complete:
-            self._seen.add(host.name)
+    password = secret.read_file(config.redis_password_file) if config.redis_password_file else ""
+    openers = [opener(url, f"redis URL {number}", password) for number, url in enumerate(config.redis, 1)]
+    stopping = natives.new_event()
+    hosts = [
+        RedisHost(f"redis:{number}", label, open_, config, reactor, replica, stopping)
+        for number, (label, open_) in enumerate(openers)
+    ]
+    for host in hosts:
+        host.start()
+    return hosts
 
 
 def library() -> Any:
@@ -575,29 +508,18 @@ def _sentinel(url: SecretUrl, what: str, options: dict[str, Any], other: str) ->
     redis = library()
     parts = urlsplit(str(url))
     where = parts.netloc.rpartition("@")[2]
-    login, _, _where = url.reveal().partition("://")[2].rpartition("@")
-    user, _, password = login.partition(":")
-    password = password or other
+    user, _, password = url.reveal().partition("://")[2].rpartition("@")[0].partition(":")
     service, _, number = parts.path.strip("/").partition("/")
-    addresses = []
-    for each in where.split(","):
-        host, _, port = each.rpartition(":")
-        if not (host and port.isascii() and port.isdigit()):
-            raise ConfigError(f"{what}: saw {each[:64]!r}, expected host:port of a sentinel")
-        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
     if not service or (number and not number.isdigit()):
         raise ConfigError(f"{what}: expected sentinel://host:port[,host:port]/service[/db]")
-    if user or password:
-        options |= {"username": user or None, "password": password or None}
-    options["db"] = int(number or 0)
+    try:
+        addresses = [parse(f"tcp://{each}", "tcp") for each in where.split(",")]
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from None
+    login = {"username": user or None, "password": password or other or None, "db": int(number or 0)}
 
     def open_() -> Any:
-        sentinel = redis.sentinel.Sentinel(
-            addresses, sentinel_kwargs={key: options[key] for key in _CONNECTION}, **options
-        )
-        return sentinel.master_for(service)
+        hosts = [(each.host, each.port) for each in addresses]
+        return redis.sentinel.Sentinel(hosts, sentinel_kwargs=options, **options, **login).master_for(service)
 
     return f"{where}/{service}", open_
-
-
-_CONNECTION: Final = ("socket_timeout", "socket_connect_timeout", "retry", "protocol")

@@ -1,8 +1,16 @@
-"""What a reader knows of the cloud: the states that directories told it, merged, and who listens where (pure).
+"""A replica of the directory's map: the states of all pipelines, who told them, and who listens where (pure).
 
-Each **source**, a directory or a Redis host, makes claims. A claim is in force when it is the newest of all sources for
-its place: the greatest (incarnation, version). Claims outlive their source: a directory that is silent takes nothing
-away (zmq-patterns-usage: state is cached, so that the directory is no single point of failure). They end when
+The map has for each **place**, a pipeline of a node, the state that is in force: the greatest (incarnation, version)
+that anybody claims. Who claims is a **source**: another directory, a Redis host, or ``HERE``, which are the pipelines
+and nodes that announce to this directory itself.
+
+**Claims of HERE** have an owner and a lease. An owner is who announces: ``LOCAL_OWNER`` for the node's own pipelines,
+the CURVE key of a TCP peer, or the one name of all TCP peers where there is no CURVE. While the lease lives, only its
+owner may replace, renew or end a claim; it gives way only to a greater incarnation, or a greater version of its own.
+What somebody else said of a pipeline of our own node counts for nothing once that pipeline speaks itself.
+
+**Claims of others** outlive them: a directory that is silent takes nothing away (zmq-patterns-usage: state is cached,
+so that the directory is no single point of failure). They end when
 
 - a source says that the state is gone: its own claim, and those of sources that cannot be asked just now;
 - a source that came back with a complete snapshot did not list it for ``lease_s`` (a restarted directory is empty until
@@ -20,12 +28,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.memory import compact
 from broker.oslo.directory.wire import (
     RECORDS_TOTAL_MAX,
+    RESTART_S,
     DirectoryKind,
     DirectoryMessage,
     Gone,
@@ -33,20 +43,24 @@ from broker.oslo.directory.wire import (
     Welcome,
 )
 from broker.oslo.names import BACKLOG_LETTER, Pipeline
-from broker.oslo.records import STATES_MAX, Place, Record, State
-
-__all__ = ["HERE", "Replica", "Server"]
+from broker.oslo.records import STATES_MAX, Age, Beat, Place, Record, State
 
 HERE: Final = "here"
-"""The source that stands for what was announced to a node's own directory."""
-LEASE_S: Final = 5.0
-"""Of a source that has not said its own yet."""
+"""The source that stands for what was announced to this directory first hand."""
+LOCAL_OWNER: Final = "ipc"
+FOREIGN: Final = "another key announced it, and its lease lives"
+STALE: Final = "a newer one is known"
+FULL: Final = "the directory is full"
+CATCH_UP: Final = 0.5
+"""Of a lease: when ``tick`` is later than that the process itself was stopped, and nobody's silence counts."""
 ENDED_LEASES: Final = 2.0
 """So many leases it is remembered that a state has ended: a silent source is noticed to be silent within one."""
 _NO_POOLS: Final[Mapping[str | None, tuple[tuple[str, str], ...]]] = MappingProxyType({})
 
 StateHook = Callable[[State | None, State | None], None]
 """Takes the state of a place that was in force, and the one that is now; None: none."""
+AnnouncedHook = Callable[[str, State | None, State | None], None]
+"""Takes an owner, what it announced at a place before, and what it announces now; None: nothing."""
 
 
 Key = tuple[str, str]
@@ -169,65 +183,98 @@ def _sorted(old: tuple[_Item, ...], steps: list[tuple[bool, _Item]]) -> tuple[_I
     return tuple(items)
 
 
+class Answer(NamedTuple):
+    """What an announcement led to."""
+
+    refused: str = ""
+    """For the announcer: why not."""
+    unknown: bool = False
+    """It renews something that is not known: it has to say HELLO and announce everything."""
+    away: bool = False
+    """Other directories shall keep it longer, too."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    """What one source says of one place.
+
+    Attributes:
+        until: when it ends: the lease of a claim of HERE; of others it is ``inf`` unless their last snapshot did not
+            list the place.
+        owner: who announced it; only of HERE.
+    """
+
+    state: State
+    until: float = inf
+    owner: str = ""
+
+
 @dataclass(slots=True)
 class _Source:
     """What one source has told.
 
     Attributes:
-        passed_over: the node of which it is not believed; "" none.
-        claims: newest state of each place.
-        records: of all of them.
-        listed: places in the snapshot that is being told; None between snapshots.
-        doubtful: places that its last snapshot did not list, until when they are kept.
         live: it has said WELCOME and was not lost since.
         told_all: it has completed a snapshot.
+        listed: places in the snapshot that is being told; None between snapshots.
+        records: of all claims.
     """
 
-    passed_over: str
+    lease_s: float
     incarnation: int = 0
-    lease_s: float = LEASE_S
-    live: bool = False
+    live: bool = True
     told_all: bool = False
-    claims: dict[Place, State] = field(default_factory=dict)
-    records: int = 0
     listed: set[Place] | None = None
-    doubtful: dict[Place, float] = field(default_factory=dict)
-
-    def vouches(self, place: Place) -> bool:
-        """True when it would say so again if it were asked now."""
-        return self.live and place in self.claims and place not in self.doubtful
+    records: int = 0
+    claims: dict[Place, _Claim] = field(default_factory=dict)
 
 
 class Replica:
-    """The merged states of several sources. One thread feeds; lookups may come from any.
+    """The map, merged of what several sources claim. One thread feeds; lookups may come from any.
 
     Args:
-        node: of this node only the source ``HERE`` is believed; "" no such node.
-        states_max: states of one source; more are dropped and counted.
+        node: of this node only HERE is believed; "" no such node.
+        lease_s: how long an announcement or a beat is good for, seconds; 0: nobody announces here.
+        states_max: states of one source; more are refused, or dropped and counted.
         records_max: records of one source.
 
     Attributes:
+        here: what was announced first hand.
         version: counts the changes of what is in force.
         synced: True once some source has told all it knows.
         on_change: called after a message or a tick that changed what is in force.
         on_state: called for each state that changed.
+        on_announced: called for each change of what was announced first hand.
         counts: ``applied`` messages, ``overflow`` states without room.
+        leases: what became of announcements, how often.
     """
 
     def __init__(
-        self, node: str = "", *, states_max: int = STATES_MAX, records_max: int = RECORDS_TOTAL_MAX
+        self,
+        node: str = "",
+        lease_s: float = 0.0,
+        *,
+        states_max: int = STATES_MAX,
+        records_max: int = RECORDS_TOTAL_MAX,
     ) -> None:
+        self.here = _Source(lease_s)
         self.version = 0
         self.synced = False
         self.on_change: list[Callable[[], None]] = []
         self.on_state: list[StateHook] = []
+        self.on_announced: list[AnnouncedHook] = []
         self.counts = {"applied": 0, "overflow": 0}
+        self.leases = dict.fromkeys(
+            ("announced", "renewed", "unknown", "left", "away", "expired", "foreign", "stale", "full"), 0
+        )
         self._node = node
         self._states_max = states_max
         self._records_max = records_max
-        self._sources: dict[str, _Source] = {}
+        self._sources = {HERE: self.here}
         self._force: dict[Place, State] = {}
         self._ended: dict[Place, tuple[int, float]] = {}
+        self._no_room: dict[Place, Age] = {}
+        self._ticked: float | None = None
         self._index = TopicIndex()
         self._changed = False
 
@@ -249,9 +296,15 @@ class Replica:
         """What that pipeline offers and where it is reached; None: not known."""
         return self._force.get((node, pipeline))
 
+    # ------------------------------------------------------------ for the thread that feeds
+
     def states(self) -> tuple[State, ...]:
-        """All that are in force; only for the thread that feeds."""
+        """All that are in force."""
         return tuple(self._force.values())
+
+    def announced(self) -> tuple[State, ...]:
+        """All that were announced first hand."""
+        return tuple(claim.state for claim in self.here.claims.values())
 
     def told_all(self, source: str) -> bool:
         """True once ``source`` has completed a snapshot."""
@@ -261,8 +314,13 @@ class Replica:
     def status(self) -> dict[str, Any]:
         """For status."""
         sources = {
-            name: {"live": each.live, "states": len(each.claims), "doubtful": len(each.doubtful)}
+            name: {
+                "live": each.live,
+                "states": len(each.claims),
+                "doubtful": sum(claim.until < inf for claim in each.claims.values()),
+            }
             for name, each in self._sources.items()
+            if each is not self.here
         }
         return {
             "synced": self.synced,
@@ -272,57 +330,140 @@ class Replica:
             **self.counts,
         }
 
-    # ------------------------------------------------------------ news
+    # ------------------------------------------------------------ first hand
+
+    def announce(self, owner: str, state: State, now: float) -> Answer:
+        """A pipeline says all of what it offers."""
+        place = state.place
+        claim = self._claim_for(owner, place)
+        if claim is not None:
+            if claim.owner != owner:
+                return self._refuse("foreign", FOREIGN)
+            if state.age < claim.state.age:
+                return self._refuse("stale", STALE)
+            if state == claim.state:
+                self._renew(claim, now)
+                return Answer()
+        before = self.here.claims.get(place)
+        if not self._claim(self.here, _Claim(state, now + self.here.lease_s, owner)):
+            if len(self._no_room) < self._states_max:
+                self._no_room[place] = state.age
+            return self._refuse("full", FULL)
+        self.leases["announced"] += 1
+        self._tell(owner, None if before is None else before.state, state)
+        self._settle()
+        return Answer()
+
+    def beat(self, owner: str, beats: Iterable[Beat], now: float) -> Answer:
+        """Leases are renewed. Who renews a version that we do not have is asked for it, unless it found no room."""
+        unknown, refused = False, ""
+        for beat in beats:
+            claim = self._claim_for(owner, beat.place)
+            if claim is not None and claim.owner != owner:
+                refused = self._refuse("foreign", FOREIGN).refused
+            elif claim is not None and beat.age < claim.state.age:
+                self.leases["stale"] += 1
+            else:
+                if claim is not None:
+                    self._renew(claim, now)
+                known = None if claim is None else claim.state.age
+                unknown |= beat.age not in (known, self._no_room.get(beat.place))
+        self.leases["unknown"] += unknown
+        return Answer(refused, unknown)
+
+    def leave(self, owner: str, beat: Beat, now: float, *, returns: bool = False) -> Answer:
+        """A pipeline ends; or it ``returns``, and is kept for ``RESTART_S``, or until its next process announces it."""
+        claim = self._claim_for(owner, beat.place)
+        if claim is None or claim.state.incarnation > beat.incarnation:
+            return Answer()
+        if claim.owner != owner:
+            return self._refuse("foreign", FOREIGN)
+        self.leases["away" if returns else "left"] += 1
+        if returns:
+            claim.until = now + max(RESTART_S, self.here.lease_s)
+        else:
+            self._end(self.here, beat.place, claim.state.incarnation, now)
+            self._settle()
+        return Answer(away=returns)
+
+    def _claim_for(self, owner: str, place: Place) -> _Claim | None:
+        """The claim of ``place`` that ``owner`` has to mind: our own pipelines mind nothing that others said."""
+        claim = self.here.claims.get(place)
+        return None if claim is not None and owner == LOCAL_OWNER != claim.owner else claim
+
+    def _renew(self, claim: _Claim, now: float) -> None:
+        claim.until = max(claim.until, now + self.here.lease_s)  # it may be away for longer
+        self.leases["renewed"] += 1
+
+    def _refuse(self, count: str, reason: str) -> Answer:
+        self.leases[count] += 1
+        return Answer(reason)
+
+    def _tell(self, owner: str, before: State | None, after: State | None) -> None:
+        for hook in self.on_announced:
+            hook(owner, before, after)
+
+    # ------------------------------------------------------------ from others
 
     def feed(self, source: str, message: DirectoryMessage, now: float) -> None:
         """Take what ``source`` said: from its first WELCOME on, and again from the next one once it was lost."""
         one = self._sources.get(source)
-        if one is None:
-            one = self._sources[source] = _Source("" if source == HERE else self._node)
         if message.kind == DirectoryKind.WELCOME:
-            self._welcome(one, message.body)
-        elif one.live and message.kind == DirectoryKind.STATES:
-            self._states(one, message.body, now)
-        elif one.live and message.kind == DirectoryKind.GONE:
-            for gone in message.body:
-                self._gone(one, gone, now)
+            self._welcome(source, message.body)
+        elif one is not None and one.live:
+            if message.kind == DirectoryKind.STATES:
+                self._states(one, message.body, now)
+            elif message.kind == DirectoryKind.GONE:
+                for gone in message.body:
+                    self._gone(one, gone, now)
         self.counts["applied"] += 1
         self._settle()
 
-    def source_lost(self, source: str, now: float) -> None:
+    def list(self, source: str, places: Iterable[Place], until: float) -> None:
+        """``source`` has told all it knows: these places; others that it told are kept ``until`` then."""
+        one = self._sources.get(source)
+        if one is not None and one.live:
+            self._changed |= not one.told_all
+            self._complete(one, set(places), until)
+            self._settle()
+
+    def source_lost(self, source: str) -> None:
         """``source`` is silent: what it told stays, except for what others have ended in the meantime."""
         one = self._sources.get(source)
-        if one is None or not one.live:
-            return
-        one.live = False
-        one.listed = None
-        self._withdraw_ended(one)
-        self._settle()
+        if one is not None and one.live:
+            one.live = False
+            one.listed = None
+            self._withdraw_ended(one)
+            self._settle()
 
     def forget(self, source: str) -> None:
         """``source`` is not asked any more, and nothing that it said counts."""
         one = self._sources.get(source)
-        if one is None:
-            return
-        for place in list(one.claims):
-            self._drop(one, place)
-        del self._sources[source]
-        self._settle()
+        if one is not None:
+            for place in tuple(one.claims):
+                self._drop(one, place)
+            del self._sources[source]
+            self._settle()
 
     def tick(self, now: float) -> None:
-        """Let go what was kept for a time; about once a second."""
+        """Let go what was kept for a time; about once a second, and at least every quarter of a lease."""
+        if self._ticked is not None and now - self._ticked > CATCH_UP * self.here.lease_s:
+            for claim in self.here.claims.values():
+                claim.until += now - self._ticked
+        self._ticked = now
         for one in self._sources.values():
-            for place in [place for place, until in one.doubtful.items() if until <= now]:
-                self._end(one, place, one.claims[place].incarnation, now)
+            for place, claim in [each for each in one.claims.items() if each[1].until <= now]:
+                self.leases["expired"] += one is self.here
+                self._end(one, place, claim.state.incarnation, now)
         for place in [place for place, (_incarnation, until) in self._ended.items() if until <= now]:
             del self._ended[place]
         self._settle()
 
-    # ------------------------------------------------------------ each kind
-
-    def _welcome(self, one: _Source, welcome: Welcome) -> None:
-        if one.incarnation != welcome.incarnation:
-            one.doubtful.clear()  # its grace begins anew: it was restarted once more
+    def _welcome(self, source: str, welcome: Welcome) -> None:
+        one = self._sources.setdefault(source, _Source(welcome.lease_s, welcome.incarnation))
+        if one.incarnation != welcome.incarnation:  # its grace begins anew: it was restarted once more
+            for claim in one.claims.values():
+                claim.until = inf
         one.incarnation = welcome.incarnation
         one.lease_s = welcome.lease_s
         one.live = True
@@ -330,49 +471,65 @@ class Replica:
 
     def _states(self, one: _Source, body: States, now: float) -> None:
         for state in body.states:
-            if state.node == one.passed_over:
+            if state.node == self._node:
                 continue
             if one.listed is not None:
                 one.listed.add(state.place)
-            one.doubtful.pop(state.place, None)
-            self._claim(one, state)
+            if not self._claim(one, _Claim(state)):
+                self.counts["overflow"] += 1
+                self._drop(one, state.place)
         if body.complete:
-            listed, one.listed = one.listed, None
-            self.synced = self._changed = one.told_all = True
-            if listed is not None:
-                for place in one.claims.keys() - listed:
-                    one.doubtful.setdefault(place, now + one.lease_s)
-                self._withdraw_ended(one)
+            # between snapshots only a directory that was still gathering says so: it has listed nothing anew
+            listed = set(one.claims) if one.listed is None else one.listed
+            self._changed = True
+            self._complete(one, listed, now + one.lease_s)
+
+    def _complete(self, one: _Source, listed: set[Place], until: float) -> None:
+        one.listed = None
+        self.synced = one.told_all = True
+        for place in one.claims.keys() - listed:
+            claim = one.claims[place]
+            claim.until = min(claim.until, until)
+        self._withdraw_ended(one)
 
     def _gone(self, one: _Source, gone: Gone, now: float) -> None:
-        state = one.claims.get(gone.place)
-        if gone.node != one.passed_over and (state is None or state.incarnation <= gone.incarnation):
+        claim = one.claims.get(gone.place)
+        if gone.node != self._node and (claim is None or claim.state.incarnation <= gone.incarnation):
             self._end(one, gone.place, gone.incarnation, now)
 
     # ------------------------------------------------------------ claims
 
-    def _claim(self, one: _Source, state: State) -> None:
-        place = state.place
+    def _claim(self, one: _Source, claim: _Claim) -> bool:
+        """Put ``claim`` in the place of the one before; False: there is no room."""
+        place = claim.state.place
         before, known = one.claims.get(place), self._force.get(place)
-        more = len(state.records) - (0 if before is None else len(before.records))
+        more = len(claim.state.records) - (0 if before is None else len(before.state.records))
         if one.records + more > self._records_max or (before is None and len(one.claims) >= self._states_max):
-            self.counts["overflow"] += 1
-            self._drop(one, place)
-            return
-        one.claims[place] = known if known is not None and known == state else state
+            return False
+        if known is not None and known == claim.state:
+            claim.state = known
+        one.claims[place] = claim
         one.records += more
+        if one is self.here and more < 0:
+            self._no_room.clear()
         self._weigh(place)
+        return True
 
     def _drop(self, one: _Source, place: Place) -> None:
-        state = one.claims.pop(place, None)
-        one.doubtful.pop(place, None)
-        if state is not None:
-            one.records -= len(state.records)
+        claim = one.claims.pop(place, None)
+        if claim is not None:
+            one.records -= len(claim.state.records)
             self._weigh(place)
+            if one is self.here:
+                self._no_room.clear()
+                self._tell(claim.owner, claim.state, None)
 
     def _withdraw(self, one: _Source, place: Place, incarnation: int) -> None:
-        state = one.claims.get(place)
-        if state is not None and state.incarnation <= incarnation and not one.vouches(place):
+        """Drop a claim that ``one`` would not make again if it were asked now."""
+        claim = one.claims.get(place)
+        if claim is None or claim.state.incarnation > incarnation or one is self.here:
+            return
+        if not one.live or claim.until < inf:
             self._drop(one, place)
 
     def _withdraw_ended(self, one: _Source) -> None:
@@ -393,7 +550,7 @@ class Replica:
     def _weigh(self, place: Place) -> None:
         """Another claim may be the newest now; of several that are, the one that is in force stays."""
         before = self._force.get(place)
-        claims = [one.claims[place] for one in self._sources.values() if place in one.claims]
+        claims = [one.claims[place].state for one in self._sources.values() if place in one.claims]
         after = max(claims, key=lambda state: (state.age, state is before), default=None)
         if after is before:
             return
