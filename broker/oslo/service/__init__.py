@@ -3,10 +3,9 @@ transport and rank.
 
 ::
 
-    flux_bridge FluxBridge: the link to the Flux broker, made again when it is lost; the service ``oslo`` on it
+    flux_bridge FluxBridge: the service ``oslo`` on a Flux broker: calls and casts through a session
     policy      who may call what (no input or output)
     topics      what a request asks for, what the server is sent, what its reply says (no input or output)
-    sending     calls and casts through a session, so that the event loop never waits for it
     notifications  from a session, through a bounded queue, to events on the Flux broker, private to owners
     asking      what the rooms of a node count, and what its directory knows, asked once each
     metrics     the same for Prometheus (no input or output)

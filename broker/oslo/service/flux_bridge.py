@@ -1,8 +1,11 @@
 """The service ``oslo`` on a Flux broker, and notifications through its link: each request runs as a task until it has
 answered.
 
-Concurrency: one event loop, which waits for nothing of the pipelines (``sending``, ``notifications``). While the Flux
-broker is away the pipelines go on; notifications of that time are counted as lost.
+Concurrency: one event loop, which waits for nothing of the pipelines. The reply of a call comes in the thread of the
+sockets, and from there to the loop. Casts and fan-outs may block until they are handed over, so they have a few threads
+of their own; what waits for one is bounded. A caller that has left is not waited for, but its call takes room until its
+time is over: the pipelines know no taking back. While the Flux broker is away the pipelines go on; notifications of
+that time are counted as lost.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from broker.client import Request
 from broker.client.bridge import EVERYBODY, OTHERWISE, TRUSTED, Bridge, Methods
@@ -21,10 +26,9 @@ from broker.oslo.contract import OsloFailure, Settings
 from broker.oslo.service import asking, policy
 from broker.oslo.service.notifications import EventAnnouncer, NotificationListening
 from broker.oslo.service.policy import CALL, CAST, CallRule
-from broker.oslo.service.sending import RequestSender
 from broker.oslo.service.topics import (
     SERVICE,
-    Send,
+    Asked,
     StatusPayload,
     WhichTopics,
     asked,
@@ -42,7 +46,14 @@ FIGURES_S: Final = 0.3
 """How long rooms may take that are asked for figures: whoever asks us waits a little longer."""
 TOPICS_MAX: Final = 1000
 """Topics in one answer."""
+CALLS_MAX: Final = 8192
+"""Calls under way, those of callers that have left included; beyond it EAGAIN."""
+CASTS_MAX: Final = 1024
+"""Casts that wait for a thread or are being handed over; beyond it EAGAIN."""
+THREADS: Final = 8
+"""Casts handed over at a time: each may wait a moment for a node that was just heard of."""
 
+_T = TypeVar("_T")
 OpenSession = Callable[[Settings], "ClientSession"]
 
 
@@ -102,7 +113,10 @@ class FluxBridge:
         self._config = config
         self._open_session = open_session
         self._session: ClientSession | None = None
-        self._sender: RequestSender | None = None
+        self._threads = ThreadPoolExecutor(THREADS, "oslo casts")
+        self._calls: set[asyncio.Future[bytes]] = set()
+        self._casts: set[asyncio.Future[None]] = set()
+        self._sent = 0
         self._listening: NotificationListening | None = None
         self._asking: dict[str, asyncio.Task[Any]] = {}
 
@@ -132,9 +146,8 @@ class FluxBridge:
         Raises:
             ConfigError: a certificate cannot be used.
         """
-        session = await asyncio.to_thread(self._open_session, self._config.client)
-        self._session, self._sender = session, RequestSender(session)
-        return session
+        self._session = await asyncio.to_thread(self._open_session, self._config.client)
+        return self._session
 
     async def stop(self) -> None:
         """Answer what waits with ECANCELED, leave, close the port. Harmless twice."""
@@ -142,21 +155,21 @@ class FluxBridge:
         if self._listening is not None:
             await self._listening.stop()
             self._listening = None
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = None
+        self._threads.shutdown(
+            wait=False, cancel_futures=True
+        )  # what is being handed over goes on in its thread
         session, self._session = self._session, None
         if session is not None:
             await asyncio.to_thread(session.close)
 
     def counts(self) -> dict[str, Any]:
         """What the bridge counts."""
-        sender, listening = self._sender, self._listening
+        listening = self._listening
         return {
             "connections": self._bridge.connections,
-            "calls": sender.calls if sender is not None else 0,
-            "casts": sender.casts if sender is not None else 0,
-            "sent": sender.sent if sender is not None else 0,
+            "calls": len(self._calls),
+            "casts": len(self._casts),
+            "sent": self._sent,
             "notifications": listening.received if listening is not None else 0,
             "notifications_lost": listening.lost if listening is not None else 0,
             "notifications_failed": listening.failed if listening is not None else 0,
@@ -179,8 +192,8 @@ class FluxBridge:
 
     async def send(self, request: Request) -> dict[str, Any]:
         """``oslo.EXCHANGE.TOPIC.METHOD`` and ``oslo.send``."""
-        sender = self._sender
-        assert sender is not None
+        session = self._session
+        assert session is not None
         what = asked(request.topic, request.payload)
         who = Credentials(request.userid, request.rolemask)
         send = what.send
@@ -188,29 +201,50 @@ class FluxBridge:
         body = body_of(what, who)
         try:
             if send.mode == CALL:
-                timeout_s = self._timeout_s(send)
-                reply = await sender.call(what.address, body, timeout_s=timeout_s, mandatory=send.mandatory)
-                return {"result": result_of(reply)}
+                return {"result": result_of(await self._call(session, what, body))}
             if send.mode == CAST:
-                await sender.cast(what.address, body, mandatory=send.mandatory)
+                cast = partial(session.cast, what.address, body, mandatory=send.mandatory, retry=0)
+                await self._hand_over(cast)
             else:
-                await sender.fanout(what.address, body)
+                await self._hand_over(partial(session.fanout, what.address, body, retry=0))
         except OsloFailure as error:
             raise error_of(error, what) from error
         return {"sent": True}
 
-    def _timeout_s(self, send: Send) -> float:
-        """How long to wait.
+    async def _call(self, session: ClientSession, what: Asked, body: bytes) -> bytes:
+        """Call and wait for the body of the reply.
 
         Raises:
-            RpcError: EINVAL, longer than is allowed.
+            OsloFailure: as of ``ClientSession.call``. RpcError: EINVAL, the caller would wait longer than is allowed;
+            EAGAIN, too many are under way.
         """
-        if send.timeout is None:
-            return self._config.call_timeout_s
-        if send.timeout > self._config.call_timeout_max_s:
-            text = f"timeout: saw {send.timeout:g} s, expected {self._config.call_timeout_max_s:g} s at most"
+        timeout_s = self._config.call_timeout_s if what.send.timeout is None else what.send.timeout
+        if timeout_s > self._config.call_timeout_max_s:
+            text = f"timeout: saw {timeout_s:g} s, expected {self._config.call_timeout_max_s:g} s at most"
             raise RpcError(errno.EINVAL, text)
-        return send.timeout
+        if len(self._calls) >= CALLS_MAX:
+            raise RpcError(errno.EAGAIN, f"{len(self._calls)} calls are under way")
+        reply: Future[bytes] = Future()
+        done = partial(_settle, reply)
+        session.start_call(what.address, body, done, timeout_s=timeout_s, mandatory=what.send.mandatory)
+        return await self._wait(self._calls, asyncio.wrap_future(reply))
+
+    async def _hand_over(self, send: partial[None]) -> None:
+        """Send in a thread.
+
+        Raises:
+            OsloFailure: as of ``ClientSession.cast`` with one attempt. RpcError: EAGAIN, too many are under way.
+        """
+        if len(self._casts) >= CASTS_MAX:
+            raise RpcError(errno.EAGAIN, f"{len(self._casts)} casts are under way")
+        await self._wait(self._casts, asyncio.get_running_loop().run_in_executor(self._threads, send))
+
+    async def _wait(self, those: set[asyncio.Future[_T]], one: asyncio.Future[_T]) -> _T:
+        """Its result; it is one of ``those`` until then, whether its caller is still there or not."""
+        self._sent += 1
+        those.add(one)
+        one.add_done_callback(those.discard)
+        return await asyncio.shield(one)
 
     async def status(self, request: Request) -> dict[str, Any]:
         """``oslo.status``."""
@@ -256,3 +290,11 @@ class FluxBridge:
             and policy.may_see(self._config.rules, who, row["exchange"], row["topic"])
         ]
         return {"topics": seen[:TOPICS_MAX], "more": len(seen) > TOPICS_MAX}
+
+
+def _settle(reply: Future[bytes], outcome: bytes | OsloFailure) -> None:
+    """End a call; in the thread of the sockets."""
+    if isinstance(outcome, OsloFailure):
+        reply.set_exception(outcome)
+    else:
+        reply.set_result(outcome)

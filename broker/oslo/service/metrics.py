@@ -6,7 +6,7 @@ most listeners. Names begin with ``headgate_oslo_``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from errno import errorcode
 from typing import Any, Final
 
@@ -36,42 +36,18 @@ DROPPED: Final = frozenset({
 """Counts of what went nowhere."""
 EXPIRED: Final = ("expired", "refused_expired")
 PAUSES: Final = ("pauses", "pauses_still", "pauses_slow")
+NOT_TAKEN: Final = ("malformed", "refused", "forbidden", "denied")
+"""Counts of a directory."""
 Values = list[tuple[dict[str, str], float]]
-
-
-def samples(statuses: Statuses) -> list[Sample]:
-    """Every family is there whatever runs; of rooms that do not answer only ``room_up`` tells."""
-    there = {room: said for room, said in statuses.items() if said is not None}
-    pipelines = {room: said for room, said in there.items() if room in PIPELINES}
-    return [
-        _family(
-            "room_up", "gauge", "1 while the room answers, 0 while its socket is there and it does not.",
-            [({"room": room}, float(said is not None)) for room, said in statuses.items()],
-        ),
-        *_traffic(pipelines),
-        *_losses(pipelines),
-        *_held(pipelines),
-        *_listeners(pipelines),
-        *_topics(pipelines),
-        *_directory(there.get(DIRECTORY)),
-        *_settings(there),
-        *_journals(there),
-    ]  # fmt: skip
-
-
-def _family(name: str, kind: str, text: str, values: Iterable[tuple[dict[str, str], float]]) -> Sample:
-    return f"oslo_{name}", kind, text, list(values)
-
-
-def _each(pipelines: Mapping[str, Status], value: Callable[[Status], float]) -> Values:
-    return [({"pipeline": room}, float(value(said))) for room, said in pipelines.items()]
+Row = tuple[str, str, str, Callable[[Status], float]]
+"""Name, type, help, and the value of one room."""
 
 
 def _counts(said: Status) -> Mapping[str, int]:
     return said.get("counts") or {}
 
 
-def _sum(said: Status, names: Iterable[str]) -> int:
+def _sum(said: Status, *names: str) -> int:
     counts = _counts(said)
     return sum(counts.get(name, 0) for name in names)
 
@@ -83,25 +59,101 @@ def _entries(said: Status, name: str) -> int:
 def _delivered(said: Status) -> int:
     if said.get("pipeline") == "call":
         return int((said.get("control") or {}).get("out", 0))
-    return _sum(said, DELIVERED)
+    return _sum(said, *DELIVERED)
 
 
-def _traffic(pipelines: Mapping[str, Status]) -> list[Sample]:
+def _waiting(said: Status) -> int:
+    control = said.get("control") or {}
+    return _entries(said, "waiting") + int(control.get("waiting", 0)) + int(said.get("waiting", 0))
+
+
+def _sources(said: Status) -> list[Mapping[str, Any]]:
+    replica = said.get("replica") or {}
+    return [each for name, each in (replica.get("sources") or {}).items() if name != "here"]
+
+
+def _lost(said: Status) -> int:
+    """Links that are configured and do not answer; one that led to ourselves is closed."""
+    links = [each for each in said.get("uplinks") or () if not each.get("closed")]
+    dead = sum(not each.get("alive") for each in links)
+    return max(dead, sum(not each.get("live") for each in _sources(said)))
+
+
+_OF_PIPELINES: Final[tuple[Row, ...]] = (
+    ("received_messages_total", "counter", "Messages of clients, from other nodes and from this one.",
+     lambda said: _entries(said, "in")),
+    ("received_bytes_total", "counter", "Their bytes.", lambda said: _entries(said, "in_bytes")),
+    ("delivered_messages_total", "counter",
+     "Messages given to local servers and listeners; of calls what controls them, too; fan-outs once for all.",
+     _delivered),
+    ("expired_messages_total", "counter",
+     "Calls and casts whose time was over before they were given to a server or answered.",
+     lambda said: _sum(said, *EXPIRED)),
+    ("subscribers_cut_total", "counter", "Slow consumers of fan-outs that were cut off.",
+     lambda said: _sum(said, "subscribers_cut")),
+    ("connections_denied_total", "counter",
+     "Connections turned away on the ports of the process of this pipeline.",
+     lambda said: said.get("connections_denied", 0)),
+    ("waiting_messages", "gauge", "Messages in queues, for servers, listeners or clients.", _waiting),
+    ("pending_calls", "gauge", "Calls that wait for their replies.", lambda said: said.get("pending", 0)),
+    ("backlog_messages", "gauge", "Notifications kept for listeners that are away.",
+     lambda said: (said.get("backlog") or {}).get("messages", 0)),
+    ("backlog_bytes", "gauge", "Their bytes.", lambda said: (said.get("backlog") or {}).get("bytes", 0)),
+    ("backlog_kept_total", "counter", "Notifications that were kept so.", lambda said: _sum(said, "backlog_kept")),
+    ("backlog_given_total", "counter", "Those that a listener was given when it came.",
+     lambda said: _sum(said, "backlog_given")),
+    ("paused", "gauge", "1 while nothing is read, so that senders wait.",
+     lambda said: bool((said.get("back_pressure") or {}).get("paused", False))),
+    ("listeners", "gauge", "Registered listeners; of fan-outs subscriptions.",
+     lambda said: sum((said.get("topics") or {}).values())),
+    ("links", "gauge", "Server processes of this node.", lambda said: said.get("links", 0)),
+    ("lapsed_links", "gauge", "Those that have said nothing for a lease.", lambda said: said.get("lapsed", 0)),
+)  # fmt: skip
+_OF_DIRECTORIES: Final[tuple[Row, ...]] = (
+    ("directory_states", "gauge", "Pipelines known, of this node and of others.",
+     lambda said: (said.get("replica") or {}).get("states", 0)),
+    ("directory_records", "gauge", "Listeners announced here first hand.", lambda said: said.get("records", 0)),
+    ("directory_leases_expired_total", "counter", "Pipelines forgotten because nobody renewed their lease.",
+     lambda said: (said.get("registry") or {}).get("expired", 0)),
+    ("directory_sources_live", "gauge", "Other directories and Redis servers that answer.",
+     lambda said: sum(bool(each.get("live")) for each in _sources(said))),
+    ("directory_sources_lost", "gauge", "Those that do not: what they told stays in use, and gets old.", _lost),
+)  # fmt: skip
+_OF_ROOMS: Final[tuple[Row, ...]] = (
+    ("settings_read_timestamp_seconds", "gauge", "When keys, rules and certificate were read, since 1970.",
+     lambda said: (said.get("settings") or {}).get("read_at", 0)),
+    ("reloads_refused_total", "counter", "SIGHUPs that changed nothing because of an error.",
+     lambda said: (said.get("settings") or {}).get("refused", 0)),
+)  # fmt: skip
+
+
+def samples(statuses: Statuses) -> list[Sample]:
+    """Every family is there whatever runs; of rooms that do not answer only ``room_up`` tells."""
+    there = {room: said for room, said in statuses.items() if said is not None}
+    pipelines = {room: said for room, said in there.items() if room in PIPELINES}
+    directory = {room: said for room, said in there.items() if room == DIRECTORY}
+    up = [({"room": room}, float(said is not None)) for room, said in statuses.items()]
     return [
-        _family(
-            "received_messages_total", "counter", "Messages of clients, from other nodes and from this one.",
-            _each(pipelines, lambda said: _entries(said, "in")),
-        ),
-        _family(
-            "received_bytes_total", "counter", "Their bytes.",
-            _each(pipelines, lambda said: _entries(said, "in_bytes")),
-        ),
-        _family(
-            "delivered_messages_total", "counter",
-            "Messages given to local servers and listeners; of calls what controls them, too; fan-outs once for all.",
-            _each(pipelines, _delivered),
-        ),
+        _family("room_up", "gauge", "1 while the room answers, 0 while its socket is there and it does not.", up),
+        *(_of_each(row, pipelines, "pipeline") for row in _OF_PIPELINES),
+        *_losses(pipelines),
+        *_topics(pipelines),
+        *(_of_each(row, directory, "") for row in _OF_DIRECTORIES),
+        _family("directory_refused_total", "counter", "Messages and connections that were not taken.",
+                [({"reason": name}, float(said.get(name, 0))) for said in directory.values() for name in NOT_TAKEN]),
+        *(_of_each(row, there, "room") for row in _OF_ROOMS),
+        *_journals(there),
     ]  # fmt: skip
+
+
+def _family(name: str, kind: str, text: str, values: Values) -> Sample:
+    return f"oslo_{name}", kind, text, values
+
+
+def _of_each(row: Row, rooms: Mapping[str, Status], label: str) -> Sample:
+    name, kind, text, value = row
+    values = [({label: room} if label else {}, float(value(said))) for room, said in rooms.items()]
+    return _family(name, kind, text, values)
 
 
 def _losses(pipelines: Mapping[str, Status]) -> list[Sample]:
@@ -116,68 +168,22 @@ def _losses(pipelines: Mapping[str, Status]) -> list[Sample]:
             elif name in DROPPED:
                 dropped.append(({"pipeline": room, "reason": name}, float(count)))
         refused += [({"pipeline": room, "reason": reason}, float(n)) for reason, n in reasons.items()]
+    pauses = [({"pipeline": room, "kind": name}, float(_sum(said, name))) for room, said in pipelines.items()
+              for name in PAUSES]  # fmt: skip
     return [
         _family("refused_messages_total", "counter", "Messages that were not taken: not allowed, nowhere to put them, "
                 "nobody there.", refused),
         _family("dropped_messages_total", "counter", "What went nowhere, by cause.", dropped),
-        _family("expired_messages_total", "counter", "Calls and casts whose time was over before they were given "
-                "to a server or answered.", _each(pipelines, lambda said: _sum(said, EXPIRED))),
-        _family("subscribers_cut_total", "counter", "Slow consumers of fan-outs that were cut off.",
-                _each(pipelines, lambda said: _sum(said, ("subscribers_cut",)))),
-        _family("connections_denied_total", "counter", "Connections turned away on the ports of the process "
-                "of this pipeline.",
-                _each(pipelines, lambda said: said.get("connections_denied", 0))),
-    ]  # fmt: skip
-
-
-def _waiting(said: Status) -> int:
-    sockets = [*(said.get("entries") or ()), said.get("control") or {}]
-    return sum(int(each.get("waiting", 0)) for each in sockets) + int(said.get("waiting", 0))
-
-
-def _held(pipelines: Mapping[str, Status]) -> list[Sample]:
-    return [
-        _family("waiting_messages", "gauge", "Messages in queues, for servers, listeners or clients.",
-                _each(pipelines, _waiting)),
-        _family("pending_calls", "gauge", "Calls that wait for their replies.",
-                _each(pipelines, lambda said: said.get("pending", 0))),
-        _family("backlog_messages", "gauge", "Notifications kept for listeners that are away.",
-                _each(pipelines, lambda said: (said.get("backlog") or {}).get("messages", 0))),
-        _family("backlog_bytes", "gauge", "Their bytes.",
-                _each(pipelines, lambda said: (said.get("backlog") or {}).get("bytes", 0))),
-        _family("backlog_kept_total", "counter", "Notifications that were kept so.",
-                _each(pipelines, lambda said: _sum(said, ("backlog_kept",)))),
-        _family("backlog_given_total", "counter", "Those that a listener was given when it came.",
-                _each(pipelines, lambda said: _sum(said, ("backlog_given",)))),
-        _family("paused", "gauge", "1 while nothing is read, so that senders wait.",
-                _each(pipelines, lambda said: bool((said.get("back_pressure") or {}).get("paused", False)))),
-        _family("pauses_total", "counter", "Times that senders had to wait, and that it was in vain.",
-                [({"pipeline": room, "kind": name}, float(_counts(said).get(name, 0)))
-                 for room, said in pipelines.items() for name in PAUSES]),
-    ]  # fmt: skip
-
-
-def _listeners(pipelines: Mapping[str, Status]) -> list[Sample]:
-    topics: Values = []
-    for room, said in pipelines.items():
-        ranked = sorted((said.get("topics") or {}).items(), key=lambda each: (-each[1], each[0]))
-        topics += [
-            ({"pipeline": room, "topic": topic}, float(count)) for topic, count in ranked[:TOPICS_SHOWN]
-        ]
-        rest = sum(count for _topic, count in ranked[TOPICS_SHOWN:])
-        topics.append(({"pipeline": room, "topic": OTHER}, float(rest)))
-    return [
-        _family("listeners", "gauge", "Registered listeners; of fan-outs subscriptions.",
-                _each(pipelines, lambda said: sum((said.get("topics") or {}).values()))),
-        _family("topic_listeners", "gauge", "The same of the ten topics with most, and of all others.", topics),
-        _family("links", "gauge", "Server processes of this node.",
-                _each(pipelines, lambda said: said.get("links", 0))),
-        _family("lapsed_links", "gauge", "Those that have said nothing for a lease.",
-                _each(pipelines, lambda said: said.get("lapsed", 0))),
+        _family("pauses_total", "counter", "Times that senders had to wait, and that it was in vain.", pauses),
     ]  # fmt: skip
 
 
 def _topics(pipelines: Mapping[str, Status]) -> list[Sample]:
+    listeners: Values = []
+    for room, said in pipelines.items():
+        ranked = sorted((said.get("topics") or {}).items(), key=lambda each: (-each[1], each[0]))
+        shown = [*ranked[:TOPICS_SHOWN], (OTHER, sum(count for _topic, count in ranked[TOPICS_SHOWN:]))]
+        listeners += [({"pipeline": room, "topic": topic}, float(count)) for topic, count in shown]
     told = [
         ({"pipeline": room, "topic": topic}, figures)
         for room, said in pipelines.items()
@@ -189,6 +195,7 @@ def _topics(pipelines: Mapping[str, Status]) -> list[Sample]:
         for errnum, count in figures["errors"].items()
     ]
     return [
+        _family("topic_listeners", "gauge", "Listeners of the ten topics with most, and of all others.", listeners),
         _family("topic_messages_total", "counter", "Messages to a topic, those that were refused, too; of topics whose "
                 "number is bounded, and of all others.",
                 [(whose, float(figures["calls"])) for whose, figures in told]),
@@ -196,50 +203,6 @@ def _topics(pipelines: Mapping[str, Status]) -> list[Sample]:
                 "EHOSTUNREACH nobody there, ETIMEDOUT too late, EPERM not allowed.", errors),
         _family("topic_open_calls", "gauge", "Of those, calls that wait for their replies.",
                 [(whose, float(figures["open"])) for whose, figures in told if whose["pipeline"] == Pipeline.CALL]),
-    ]  # fmt: skip
-
-
-def _directory(said: Status | None) -> list[Sample]:
-    known: Status = said or {}
-    registry, replica = known.get("registry") or {}, known.get("replica") or {}
-    sources = [each for name, each in (replica.get("sources") or {}).items() if name != "here"]
-
-    def one(value: float) -> Values:
-        return [({}, float(value))] if said is not None else []
-
-    refused = [
-        ({"reason": name}, float(known.get(name, 0)))
-        for name in ("malformed", "refused", "forbidden", "denied")
-    ]
-    return [
-        _family("directory_states", "gauge", "Pipelines known, of this node and of others.",
-                one(replica.get("states", 0))),
-        _family("directory_records", "gauge", "Listeners announced here first hand.", one(known.get("records", 0))),
-        _family("directory_leases_expired_total", "counter", "Pipelines forgotten because nobody renewed their lease.",
-                one(registry.get("expired", 0))),
-        _family("directory_sources_live", "gauge", "Other directories and Redis servers that answer.",
-                one(sum(bool(each.get("live")) for each in sources))),
-        _family("directory_sources_lost", "gauge", "Those that do not: what they told stays in use, and gets old.",
-                one(_lost(known, sources))),
-        _family("directory_refused_total", "counter", "Messages and connections that were not taken.",
-                refused if said is not None else []),
-    ]  # fmt: skip
-
-
-def _lost(known: Status, sources: list[Any]) -> int:
-    """Links that are configured and do not answer; one that led to ourselves is closed."""
-    links = [each for each in known.get("uplinks") or () if not each.get("closed")]
-    dead = sum(not each.get("alive") for each in links)
-    return max(dead, sum(not each.get("live") for each in sources))
-
-
-def _settings(there: Mapping[str, Status]) -> list[Sample]:
-    told = {room: said.get("settings") or {} for room, said in there.items()}
-    return [
-        _family("settings_read_timestamp_seconds", "gauge", "When keys, rules and certificate were read, since 1970.",
-                [({"room": room}, float(each.get("read_at", 0))) for room, each in told.items()]),
-        _family("reloads_refused_total", "counter", "SIGHUPs that changed nothing because of an error.",
-                [({"room": room}, float(each.get("refused", 0))) for room, each in told.items()]),
     ]  # fmt: skip
 
 

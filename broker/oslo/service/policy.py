@@ -13,7 +13,6 @@ import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final
 
 from broker.errors import RpcError
 from broker.identity import Credentials, Role
@@ -40,44 +39,6 @@ class CallRule:
     ctxt: bool = False
 
 
-_OWNERS: Final = CallRule(ctxt=True)
-"""As if it was the first that fits for every owner."""
-
-
-def may_call(rules: Sequence[CallRule], who: Credentials, address: Address, method: str, mode: str) -> bool:
-    """Whether ``who`` may have ``method`` called at ``address`` in this ``mode``."""
-    rule = _first(rules, who, address, method, mode)
-    return rule is not None and rule.allow
-
-
-def _first(
-    rules: Sequence[CallRule], who: Credentials, address: Address, method: str, mode: str
-) -> CallRule | None:
-    """The rule that decides."""
-    if who.owner:
-        return _OWNERS
-    for rule in rules:
-        if (
-            mode in rule.modes
-            and _is_about(rule, who)
-            and _fits(rule.methods, method)
-            and _fits(rule.topics, address.topic)
-            and _fits(rule.exchanges, address.exchange)
-        ):
-            return rule
-    return None
-
-
-def may_see(rules: Sequence[CallRule], who: Credentials, exchange: str, topic: str) -> bool:
-    """Whether there is anything that ``who`` may call at this topic: it is then listed to them."""
-    if who.owner:
-        return True
-    return any(
-        rule.allow and _is_about(rule, who) and _fits(rule.topics, topic) and _fits(rule.exchanges, exchange)
-        for rule in rules
-    )
-
-
 def check(
     rules: Sequence[CallRule],
     who: Credentials,
@@ -87,23 +48,41 @@ def check(
     *,
     ctxt: bool = False,
 ) -> None:
-    """As ``may_call``; ``ctxt``: with a context of the caller's own.
+    """Let ``who`` have ``method`` called at ``address`` in this ``mode``; ``ctxt``: with a context of the caller's own.
 
     Raises:
         RpcError: EPERM, it is not allowed.
     """
-    rule = _first(rules, who, address, method, mode)
+    if who.owner:
+        return
+    fitting = (
+        rule
+        for rule in rules
+        if mode in rule.modes
+        and _fits(rule.methods, method)
+        and _is_about(rule, who, address.exchange, address.topic)
+    )
+    rule = next(fitting, None)
     what = f"{mode} {method[:64]!r} at {address.exchange[:64]}/{address.topic[:64]}"
     if rule is None or not rule.allow:
         raise RpcError(errno.EPERM, f"not allowed: no rule lets you {what}")
     if ctxt and not rule.ctxt:
-        raise RpcError(
-            errno.EPERM, f"not allowed: the rule that lets you {what} does not let you write its ctxt"
-        )
+        text = f"not allowed: the rule that lets you {what} does not let you write its ctxt"
+        raise RpcError(errno.EPERM, text)
 
 
-def _is_about(rule: CallRule, who: Credentials) -> bool:
-    return bool(rule.roles & who.rolemask) and (not rule.users or who.userid in rule.users)
+def may_see(rules: Sequence[CallRule], who: Credentials, exchange: str, topic: str) -> bool:
+    """Whether there is anything that ``who`` may call at this topic: it is then listed to them."""
+    return who.owner or any(rule.allow and _is_about(rule, who, exchange, topic) for rule in rules)
+
+
+def _is_about(rule: CallRule, who: Credentials, exchange: str, topic: str) -> bool:
+    return (
+        bool(rule.roles & who.rolemask)
+        and (not rule.users or who.userid in rule.users)
+        and _fits(rule.topics, topic)
+        and _fits(rule.exchanges, exchange)
+    )
 
 
 def _fits(globs: Sequence[str], name: str) -> bool:

@@ -88,7 +88,7 @@ def test_a_shared_certificate_that_is_replaced_is_read_again_when_the_directory_
         assert port._client.routes.wait_synced(PATIENCE_S)
     with node(directory_port=int(door.rpartition(":")[2]), lease_s=1.0):
         links = port._client.routes.status
-        until(lambda: links()["links"][0]["alive"] is False, "its silence")
+        until(lambda: links()["links"][0]["lost"], "its silence")
         until(lambda: links()["links"][0]["alive"], "its return")
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from broker.oslo.contract import Address, CallTimeout, Closed, Refused, Undelivered, Unroutable
 from broker.oslo.names import Reason
-from broker.oslo.service import CallRule, asking, sending
+from broker.oslo.service import CallRule, asking, flux_bridge
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json
 from tests.tables import for_each
@@ -104,7 +104,7 @@ def test_a_caller_that_leaves_is_forgotten_when_its_reply_comes():
 
 
 def test_too_many_calls(monkeypatch):
-    monkeypatch.setattr(sending, "CALLS_MAX", 1)
+    monkeypatch.setattr(flux_bridge, "CALLS_MAX", 1)
 
     async def script(peer, session):
         peer.call("oslo.a.b.c", tag=3)
@@ -146,7 +146,7 @@ def test_a_cast_to_nobody():
 
 
 def test_casts_that_block_hold_up_no_call_and_are_bounded(monkeypatch):
-    monkeypatch.setattr(sending, "CASTS_MAX", 2)
+    monkeypatch.setattr(flux_bridge, "CASTS_MAX", 2)
 
     async def script(peer, session):
         session.hold = threading.Event()
