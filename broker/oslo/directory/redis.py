@@ -466,8 +466,6 @@ def library() -> Any:
         ConfigError: it is not installed.
     """
     try:
-        for part in ("backoff", "retry", "sentinel"):
-            importlib.import_module(f"redis.{part}")
         return importlib.import_module("redis")
     except ImportError as error:
         text = f"Redis is configured, and redis-py cannot be imported ({error.name}): {install('redis')}"

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
 import zmq
 
 from broker.nesting import read_json
 from broker.oslo import frames
 from broker.oslo.contract import Settings
 from broker.oslo.directory import wire
+from broker.oslo.directory.wire import DirectoryKind, Hello
 from broker.oslo.frames import Kind
 from broker.oslo.names import DIRECTORY_SOCKET, Pipeline, control_file
 from broker.oslo.node import DIRECTORY
@@ -32,8 +32,6 @@ ANSWER_S: Final = 1.0
 """How long a room may take: it answers between two messages."""
 ROOMS: Final = (DIRECTORY, *map(str, Pipeline))
 """In the order in which they are shown."""
-_HELLO: Final = wire.MAGIC + bytes([wire.VERSION, wire.DirectoryKind.HELLO])
-_STATES: Final = wire.MAGIC + bytes([wire.VERSION, wire.DirectoryKind.STATES])
 
 
 def socket_of(room: str) -> str:
@@ -123,25 +121,19 @@ def _tune(sock: zmq.Socket[bytes], endpoint: str, settings: Settings) -> None:
 def _states_from(sock: zmq.Socket[bytes], end: float) -> list[State] | None:
     if not sock.poll(_ms(end - time.monotonic()), zmq.POLLOUT):
         return None
-    sock.send_multipart([_HELLO, b'{"want":true}'], zmq.NOBLOCK)
+    sock.send_multipart(wire.encode(DirectoryKind.HELLO, Hello(want=True)), zmq.NOBLOCK)
     found: list[State] = []
     while (left_s := end - time.monotonic()) > 0:
         if not sock.poll(_ms(left_s)):
             return None
         try:
-            parts = frames_of(sock.recv_multipart(zmq.NOBLOCK))
+            kind, body = wire.decode(frames_of(sock.recv_multipart(zmq.NOBLOCK)))
         except ValueError:
-            continue
-        if len(parts) != 2 or parts[0] != _STATES:
-            continue
-        try:
-            said = read_json(parts[1])
-            found += msgspec.convert(said["states"], list[State])
-            complete = bool(said["complete"])
-        except (ValueError, KeyError, TypeError):
             return None
-        if complete:
-            return found
+        if kind is DirectoryKind.STATES:
+            found += body.states
+            if body.complete:
+                return found
     return None
 
 

@@ -76,8 +76,8 @@ def test_rooms_that_answer_nonsense_are_silent_and_the_others_are_heard(tmp_path
 )
 def test_a_directory_that_answers_nonsense_is_none(tmp_path, body):
     with answering(tmp_path / "directory.ctl", lambda _head: [HEAD, body]):
-        assert asking.states(Settings(str(tmp_path)), 10.0) is None
-        assert asking.listened(Settings(str(tmp_path)), 10.0) is None
+        assert asking.states(Settings(str(tmp_path)), 0.5) is None
+        assert asking.listened(Settings(str(tmp_path)), 0.5) is None
 
 
 def test_a_directory_without_anybody(tmp_path):
