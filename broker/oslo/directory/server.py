@@ -46,11 +46,11 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.origin import credentials
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import status_of
-from broker.oslo.reactor.binding import TcpPort, bind_local, guard, remove_socket, resolved
+from broker.oslo.reactor.binding import Door, NodeSockets
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.router import RouterSocket
 from broker.oslo.reactor.socket import Outcome
-from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory, tune_local, tune_tcp
+from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
 from broker.oslo.records import Place, State, to_json
 from broker.rates import Throttle
 from broker.transport import curve
@@ -158,8 +158,7 @@ class Subscribers:
 
     Args:
         reactor: whose.
-        sock: bound; closed with ``socket``.
-        endpoint: where.
+        door: where they connect; closed with ``socket``.
         access: who may enter and announce here.
         welcome: what HELLO is answered with.
         states: all that they are told.
@@ -174,22 +173,21 @@ class Subscribers:
     def __init__(
         self,
         reactor: Reactor,
-        sock: zmq.Socket[bytes],
-        endpoint: str,
+        door: Door,
         access: PortAccess | FolderAccess,
         welcome: Welcome,
         states: Callable[[], Iterable[State]],
         receive: Callable[[Subscribers, list[bytes], str], None],
     ) -> None:
-        self.endpoint = endpoint
+        self.endpoint = door.endpoint
         self.access = access
         self.complete = True
         self.counts = dict.fromkeys(("hellos", "snapshots", "behind", "lost", "silent", "crowded"), 0)
         self.socket = RouterSocket(
             reactor,
-            sock,
+            door.sock,
             lambda parts, origin: receive(self, parts, origin),
-            origin="User-Id" if isinstance(access, PortAccess) else "Peer-Address",
+            origin=door.origin,
             outbox_msgs=OUTBOX_MSGS,
             outbox_bytes=OUTBOX_BYTES,
             total_bytes=OUTBOXES_BYTES,
@@ -337,8 +335,7 @@ class DirectoryServer:
         self._tunings: tuple[Tuning, ...] = ()
         self._due: dict[Place, State] = {}
         self._pace = Pace(reactor, self._tell_others)
-        self._port: TcpPort | None = None
-        self._undo = contextlib.ExitStack()
+        self._doors: NodeSockets | None = None
         self._next: Timer | None = None
         self._overdue: Timer | None = None
         self._lines = Throttle(QUIET_S)
@@ -357,10 +354,18 @@ class DirectoryServer:
         """
         config = self._config
         certificate = curve.load(config.curve_cert) if config.curve_cert else None
+        access, port = self._access, config.directory_port
+        doors = NodeSockets(
+            self._reactor, config, zmq.ROUTER, port, DIRECTORY_SOCKET, access, wire.JSON_BYTES_MAX, SENT_MSGS
+        )
+        self._doors = doors
         try:
-            self._open_local()
-            if config.host:
-                self._open_tcp(certificate)
+            self._listen(doors.local, FolderAccess(config), self.replica.states)
+            self.sockets[0].complete = False  # until the other directories have answered
+            if doors.tcp is not None:
+                access.own_key = doors.key
+                self.endpoint = doors.tcp.endpoint
+                self._listen(doors.tcp, access, self.replica.announced)
             self._tunings = (self._tuning(config, certificate),)
             for endpoint in dict.fromkeys(config.directories):
                 self.peers.append(
@@ -381,46 +386,12 @@ class DirectoryServer:
         self._tick()
         log.info("directory of %s: listening at %s", config.node, [each.endpoint for each in self.sockets])
 
-    def _open_local(self) -> None:
-        sock = self._new_socket()
-        tune_local(sock, wire.JSON_BYTES_MAX, send_msgs=SENT_MSGS)
-        path = bind_local(sock, self._config.path(DIRECTORY_SOCKET), self._config.ipc_group)
-        self._undo.callback(remove_socket, path)
-        self._listen(sock, f"ipc://{path}", FolderAccess(self._config), self.replica.states)
-        self.sockets[0].complete = False  # until the other directories have answered
-
-    def _open_tcp(self, certificate: Certificate | None) -> None:
-        config, protected = self._config, certificate is not None
-        where = resolved(config.host, config.directory_port, protected=protected, insecure=config.insecure)
-        sock = self._new_socket()
-        served = None if certificate is None else curve.CurveServer(certificate)
-        tuning = Tuning(KeepAlive(*config.keepalive), wire.JSON_BYTES_MAX, served)
-        tune_tcp(sock, tuning, send_msgs=SENT_MSGS)
-        self._let_in_own(certificate)
-        self._undo.callback(guard(self._reactor, sock, self._access))
-        self._port = TcpPort(sock, where)
-        self.endpoint = self._port.endpoint.text
-        self._listen(sock, self.endpoint, self._access, self.replica.announced)
-
-    def _new_socket(self) -> zmq.Socket[bytes]:
-        if self._reactor.context is None:
-            raise RuntimeError("a directory is opened before its reactor was")
-        sock = self._reactor.context.socket(zmq.ROUTER)
-        self._undo.callback(sock.close, 0)
-        return sock
-
     def _listen(
-        self,
-        sock: zmq.Socket[bytes],
-        endpoint: str,
-        access: PortAccess | FolderAccess,
-        states: Callable[[], Iterable[State]],
+        self, door: Door, access: PortAccess | FolderAccess, states: Callable[[], Iterable[State]]
     ) -> None:
         config = self._config
         welcome = Welcome(config.node, self.incarnation, config.lease_s, config.message_bytes_max)
-        made = Subscribers(self._reactor, sock, endpoint, access, welcome, states, self._receive)
-        self._undo.callback(made.socket.close, STOP_MS)
-        self.sockets.append(made)
+        self.sockets.append(Subscribers(self._reactor, door, access, welcome, states, self._receive))
 
     def renew_from(self, config: NodeConfig, certificate: Certificate | None) -> None:
         """Go by the keys of ``config`` from now on; show ``certificate`` to whoever connects, here and elsewhere.
@@ -431,22 +402,16 @@ class DirectoryServer:
         Raises:
             ConfigError: the port cannot be listened at with the new key; the former one is shown.
         """
-        shown = self._access.own_key
         self._access.change(config)
-        self._let_in_own(certificate)
         tuning = self._tuning(config, certificate)
         if tuning != self._tunings[0]:
             self._tunings = (tuning, self._tunings[0])
-        if certificate is not None and self._port is not None and certificate.public_key != shown:
+        if self._doors is not None and certificate is not None:
+            self._access.own_key = certificate.public_key
             try:
-                self._port.renew(certificate)
+                self._doors.renew(certificate)
             finally:
                 self._reactor.check_after_turn(self.sockets[-1].socket)
-
-    def _let_in_own(self, certificate: Certificate | None) -> None:
-        if certificate is not None:
-            self._access.own_key = certificate.public_key
-            self._access.let_in(certificate.public_key)
 
     def _tuning(self, config: NodeConfig, certificate: Certificate | None) -> Tuning:
         keys = curve_to_directory(certificate, config.directory_key)
@@ -475,7 +440,10 @@ class DirectoryServer:
                 timer.cancel()
         for peer in self.peers:
             peer.close(LEAVE_MS)
-        self._undo.close()
+        for each in self.sockets:
+            each.socket.close(STOP_MS)
+        if self._doors is not None:
+            self._doors.close()
         self.sockets = []
 
     # ------------------------------------------------------------ what comes in

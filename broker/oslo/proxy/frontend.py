@@ -16,12 +16,10 @@ from broker.oslo.names import Pipeline, entry_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.reactor import Reactor, Socket
-from broker.oslo.reactor.binding import TcpPort, bind_local, guard, remove_socket, resolved
+from broker.oslo.reactor.binding import Door, NodeSockets
 from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.router import RouterSocket
 from broker.oslo.reactor.socket import Receive
-from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
-from broker.transport import curve
 from broker.transport.curve import Certificate
 
 REMEMBERED_MAX: Final = 8192
@@ -46,7 +44,6 @@ class Frontend:
     Attributes:
         sockets: TCP first when ``config.host`` says so, then IPC; a ROUTER's are ``RouterSocket``.
         endpoint: what other nodes dial; "" without TCP.
-        key: Z85 public key of the TCP socket; "" plaintext.
 
     Raises:
         ConfigError: a port or file is in use, or the port would be open to other machines in plaintext.
@@ -64,79 +61,37 @@ class Frontend:
     ) -> None:
         self.sockets: list[Socket] = []
         self.endpoint = ""
-        self.key = ""
         self._reactor = reactor
         self._config = config
-        self._pipeline = pipeline
         self._kind = kind
-        self._acl = acl
         self._receive = receive
         self._counters = Counters() if counters is None else counters
-        self._bound: list[str] = []
-        self._path = ""
-        self._port: TcpPort | None = None
         self._known: list[dict[str, Credentials]] = []
-        self._release: Callable[[], None] | None = None
         self._pauses: set[str] = set()
+        port, file = config.ports[pipeline], entry_file(pipeline)
+        self._doors = NodeSockets(reactor, config, kind, port, file, acl, config.message_bytes_max)
         try:
-            if config.host:
-                self._open_tcp()
-            self._open_local()
+            if self._doors.tcp is not None:
+                self.endpoint = advertised(config, self._doors.port)
+                self._add_socket(self._doors.tcp, acl.by_connection)
+            self._add_socket(self._doors.local, acl.by_ipc)
         except BaseException:
             self.close()
             raise
 
-    def _open_tcp(self) -> None:
-        config = self._config
-        certificate = curve.load(config.curve_cert) if config.curve_cert else None
-        self.key = "" if certificate is None else certificate.public_key
-        self._acl.let_in(self.key)
-        port, protected = config.ports[self._pipeline], certificate is not None
-        where = resolved(config.host, port, protected=protected, insecure=config.insecure)
-        sock = self._new_socket()
-        tuning = Tuning(
-            KeepAlive(*config.keepalive),
-            config.message_bytes_max,
-            None if certificate is None else curve.CurveServer(certificate),
-        )
-        try:
-            tune_tcp(sock, tuning)
-            self._release = guard(self._reactor, sock, self._acl)
-            self._port = TcpPort(sock, where)
-            self.endpoint = advertised(config, self._port.endpoint.port)
-        except BaseException:
-            sock.close(0)
-            raise
-        self._bound.append(self._port.endpoint.text)
-        self._add_socket(sock, "User-Id", self._acl.by_connection)
+    @property
+    def key(self) -> str:
+        """Z85 public key of the TCP socket; "" plaintext."""
+        return self._doors.key
 
-    def _open_local(self) -> None:
-        sock = self._new_socket()
-        try:
-            tune_local(sock, self._config.message_bytes_max)
-            path = bind_local(sock, self._config.path(entry_file(self._pipeline)), self._config.ipc_group)
-        except BaseException:
-            sock.close(0)
-            raise
-        self._path = path
-        self._bound.append(f"ipc://{path}")
-        self._add_socket(sock, "Peer-Address", self._acl.by_ipc)
-
-    def _new_socket(self) -> zmq.Socket[bytes]:
-        if self._reactor.context is None:
-            raise RuntimeError("an entry is opened before its reactor was")
-        return self._reactor.context.socket(self._kind)
-
-    def _add_socket(
-        self, sock: zmq.Socket[bytes], origin: str, judge: Callable[[str], Credentials | None]
-    ) -> None:
+    def _add_socket(self, door: Door, judge: Callable[[str], Credentials | None]) -> None:
         form = RouterSocket if self._kind == zmq.ROUTER else Socket
         self.sockets.append(
             form(
                 self._reactor,
-                sock,
+                door.sock,
                 self._receiver(len(self.sockets), judge),
-                origin=origin,
+                origin=door.origin,
                 outbox_msgs=self._config.queue_msgs,
                 outbox_bytes=self._config.queue_bytes,
             )
@@ -173,16 +128,10 @@ class Frontend:
         """
         for known in self._known:
             known.clear()
-        if certificate is None or self._port is None:
-            return
-        self._acl.let_in(certificate.public_key)
-        if certificate.public_key == self.key:
-            return
         try:
-            self._port.renew(certificate)
+            self._doors.renew(certificate)
         finally:
             self._reactor.check_after_turn(self.sockets[0])
-        self.key = certificate.public_key
 
     def pause(self, why: str, *, on: bool) -> None:
         """Read nothing as long as there is a reason not to; what comes meanwhile waits at its senders."""
@@ -197,16 +146,14 @@ class Frontend:
     def status(self) -> list[dict[str, Any]]:
         """Each socket: type, where, what came and went, what waits, what found no room."""
         kind = zmq.SocketType(self._kind).name
-        return [status_of(kind, at, socket) for at, socket in zip(self._bound, self.sockets, strict=True)]
+        bound = [door.endpoint for door in (self._doors.tcp, self._doors.local) if door is not None]
+        return [status_of(kind, at, socket) for at, socket in zip(bound, self.sockets, strict=True)]
 
     def close(self, linger_ms: int = 0) -> None:
         """Close both; libzmq goes on sending for ``linger_ms``. Harmless twice."""
         for socket in self.sockets:
             socket.close(linger_ms)
-        if self._release is not None:
-            self._release()
-        if self._path:
-            remove_socket(self._path)
+        self._doors.close()
 
 
 def status_of(kind: str, at: str, socket: Socket) -> dict[str, Any]:

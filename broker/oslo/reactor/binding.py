@@ -30,7 +30,7 @@ import socket
 from array import array
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import zmq
 
@@ -39,11 +39,12 @@ from broker.endpoints import Endpoint, bracketed, parse
 from broker.errors import ConfigError
 from broker.listening import listen, listening_at
 from broker.obstacles import obstacle
+from broker.oslo.node import SEND_MSGS, NodeConfig
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.socket import Socket, SocketEvents
-from broker.oslo.reactor.tuning import serve_curve
+from broker.oslo.reactor.tuning import KeepAlive, Tuning, serve_curve, tune_local, tune_tcp
 from broker.rates import Throttle
-from broker.transport.curve import Certificate, CurveServer
+from broker.transport.curve import Certificate, CurveServer, load
 
 BACKLOG: Final = 4096
 """Connections that may wait to be accepted: all servers of a node come back at once when its proxy does."""
@@ -343,3 +344,105 @@ class Gate:
 def guard(reactor: Reactor, sock: zmq.Socket[bytes], policy: ZapPolicy) -> Callable[[], None]:
     """Let ``policy`` decide who connects to ``sock``, see ``Gate``; call the result when it is closed."""
     return Gate(reactor, sock, policy).close
+
+
+class Door(NamedTuple):
+    """One socket that others connect to.
+
+    Attributes:
+        endpoint: where it is bound.
+        origin: the property of its messages that says whose they are: ``User-Id`` (see ``Gate``) or ``Peer-Address``.
+    """
+
+    sock: zmq.Socket[bytes]
+    endpoint: str
+    origin: str
+
+
+class NodePolicy(ZapPolicy, Protocol):
+    """Decides for the port of a node."""
+
+    def let_in(self, key: str) -> None:
+        """Our own key, "" without CURVE: whoever has it is one of our nodes."""
+
+
+class NodeSockets:
+    """Where a room of a node is reached, bound when it is made: a TCP port with its gate, and a file in its folder.
+
+    Args:
+        reactor: whose thread; open.
+        config: of the node: host, folder, certificate.
+        kind: of both sockets, such as ``zmq.ROUTER``.
+        port: 0 any free one.
+        file: its name in the folder.
+        policy: who may connect to the port.
+        max_bytes: largest frame.
+        send_msgs: SNDHWM.
+
+    Attributes:
+        tcp: None without ``config.host``. local: the file's.
+        port: the number that is bound; 0 without TCP.
+        key: Z85 public key that the port shows; "" plaintext.
+
+    Raises:
+        ConfigError: a port or file is in use, or the port would be open to other machines in plaintext.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        config: NodeConfig,
+        kind: int,
+        port: int,
+        file: str,
+        policy: NodePolicy,
+        max_bytes: int,
+        send_msgs: int = SEND_MSGS,
+    ) -> None:
+        if reactor.context is None:
+            raise RuntimeError("a node's sockets are opened before their reactor was")
+        self.tcp: Door | None = None
+        self.port = 0
+        self.key = ""
+        self._policy = policy
+        self._bound: TcpPort | None = None
+        with contextlib.ExitStack() as undo:
+            if config.host:
+                certificate = load(config.curve_cert) if config.curve_cert else None
+                self.key = "" if certificate is None else certificate.public_key
+                where = resolved(
+                    config.host, port, protected=certificate is not None, insecure=config.insecure
+                )
+                sock = reactor.context.socket(kind)
+                undo.callback(sock.close, 0)
+                served = None if certificate is None else CurveServer(certificate)
+                tune_tcp(sock, Tuning(KeepAlive(*config.keepalive), max_bytes, served), send_msgs=send_msgs)
+                policy.let_in(self.key)
+                undo.callback(guard(reactor, sock, policy))
+                self._bound = TcpPort(sock, where)
+                self.port = self._bound.endpoint.port
+                self.tcp = Door(sock, self._bound.endpoint.text, "User-Id")
+            sock = reactor.context.socket(kind)
+            undo.callback(sock.close, 0)
+            tune_local(sock, max_bytes, send_msgs=send_msgs)
+            path = bind_local(sock, config.path(file), config.ipc_group)
+            undo.callback(remove_socket, path)
+            self.local = Door(sock, f"ipc://{path}", "Peer-Address")
+            self._undo = undo.pop_all()
+
+    def renew(self, certificate: Certificate | None) -> None:
+        """Show ``certificate`` at the port to whoever connects from now on; its socket of the reactor has to be touched
+        afterwards. Connections stay.
+
+        Raises:
+            ConfigError: the port cannot be listened at with the new key; the former one is shown.
+        """
+        if certificate is not None and self._bound is not None:
+            self._policy.let_in(certificate.public_key)
+            if certificate.public_key != self.key:
+                self._bound.renew(certificate)
+                self.key = certificate.public_key
+
+    def close(self) -> None:
+        """Close what is not closed yet, and delete the file. Harmless twice."""
+        self._undo.close()
