@@ -221,9 +221,9 @@ class RedisHost:
             self._reactor.say(logging.INFO, "redis at %s: connected", (self.label,))
         self._replica.feed(self.name, DirectoryMessage(kind, body), self._reactor.now())
 
-    def _list(self, places: Iterable[Place], grace_s: float) -> None:
+    def _complete(self, places: Iterable[Place], grace_s: float) -> None:
         self.heard_all = True
-        self._replica.list(self.name, places, self._reactor.now() + grace_s)
+        self._replica.complete(self.name, places, self._reactor.now() + grace_s)
 
     def _lose(self, error: str) -> None:
         self.heard_all = True
@@ -393,7 +393,7 @@ class RedisHost:
                     ages[place] = age
         self._read(client, [place for place, age in ages.items() if self._known.get(place) != age])
         self._known = {place: age for place, age in self._known.items() if place in ages}
-        self._hand_over(self._list, tuple(ages), grace_s)
+        self._hand_over(self._complete, tuple(ages), grace_s)
         if len(ages) < len(places):  # whoever is still there adds itself again with its next beat
             client.srem(PLACES, *(to_json(place) for place in places if place not in ages))
 

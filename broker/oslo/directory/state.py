@@ -419,7 +419,7 @@ class Replica:
         self.counts["applied"] += 1
         self._settle()
 
-    def list(self, source: str, places: Iterable[Place], until: float) -> None:
+    def complete(self, source: str, places: Iterable[Place], until: float) -> None:
         """``source`` has told all it knows: these places; others that it told are kept ``until`` then."""
         one = self._sources.get(source)
         if one is not None and one.live:
