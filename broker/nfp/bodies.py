@@ -176,30 +176,29 @@ def _seconds(said: Any) -> float | None:
 # -- responses ------------------------------------------------------------------------------------
 
 
-def dispatched(
-    uuid: str, service: str, target: str, workers: Iterable[str], missing: Iterable[str] = ()
-) -> bytes:
-    """202: the job goes to ``workers`` (none yet: late binding); ``missing`` are workers that
-    are not there: names that nobody ever registered, and of all workers those that are lost at the moment.
-    """
-    return _submitted("DISPATCHED", uuid, service, target, workers, missing)
-
-
-def queued(uuid: str, service: str, target: str, missing: Iterable[str] = ()) -> bytes:
-    """300 to a POST: no worker at present, the job waits; ``missing`` are names that nobody ever registered."""
-    return _submitted("PENDING", uuid, service, target, (), missing)
-
-
-def _submitted(
-    status: str, uuid: str, service: str, target: str, workers: Iterable[str], missing: Iterable[str]
-) -> bytes:
-    said: dict[str, Any] = {
-        "workers": list(workers),
+def _of_job(
+    status: str, uuid: str, service: str, target: str, workers: Iterable[str] | None
+) -> dict[str, Any]:
+    return {
+        "workers": None if workers is None else list(workers),
         "uuid": uuid,
         "target": target,
         "status": status,
         "service": service,
     }
+
+
+def submitted(
+    uuid: str, service: str, target: str, workers: Iterable[str] | None, missing: Iterable[str] = ()
+) -> bytes:
+    """202: the job goes to ``workers`` (none yet: late binding). 300 to a POST where that is None: no worker at
+    present, the job waits.
+
+    ``missing`` are workers that are not there: names that nobody ever registered, and of all workers those that are
+    lost at the moment.
+    """
+    status = "PENDING" if workers is None else "DISPATCHED"
+    said = _of_job(status, uuid, service, target, workers or ())
     if absent := list(missing):
         said["missing"] = absent
     return write(said)
@@ -227,15 +226,8 @@ def failed(
     ``worker`` is whose part of the job failed; left out when "". ``word`` is the status of the body; "": that of
     ``code``.
     """
-    said = {
-        "workers": None,
-        "uuid": uuid,
-        "target": target,
-        "status": word or FAILED.get(code, "FAILED"),
-        "service": service,
-        "errors": [error],
-        "error": error,
-    }
+    said = _of_job(word or FAILED.get(code, "FAILED"), uuid, service, target, None)
+    said |= {"errors": [error], "error": error}
     return write({"worker": worker, **said} if worker else said)
 
 
@@ -243,15 +235,7 @@ def cancelled(
     uuid: str, service: str, target: str, workers: Iterable[str] = (), status: str = "CANCELLED"
 ) -> bytes:
     """202 to a DELETE: cancelled, and ``workers`` that ran it are told. Another ``status``: how it had ended before."""
-    return write(
-        {
-            "workers": list(workers),
-            "uuid": uuid,
-            "target": target,
-            "status": status,
-            "service": service,
-        }
-    )
+    return write(_of_job(status, uuid, service, target, workers))
 
 
 def event(

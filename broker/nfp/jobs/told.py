@@ -65,7 +65,7 @@ def submitted(who: Peer | Client, job: Job) -> None:
     there yet.
     """
     if not job.told_dispatched:
-        body = bodies.queued(job.uuid, job.service, job.target_text, job.missing)
+        body = bodies.submitted(job.uuid, job.service, job.target_text, None, job.missing)
         _respond(who, job, 300, body, job.after)
         return
     anyone = job.parts.get("")
@@ -73,7 +73,7 @@ def submitted(who: Peer | Client, job: Job) -> None:
     if anyone is not None:
         owner = job.owner or anyone.worker
         workers = [owner] if owner else []
-    body = bodies.dispatched(job.uuid, job.service, job.target_text, workers, job.missing)
+    body = bodies.submitted(job.uuid, job.service, job.target_text, workers, job.missing)
     _respond(who, job, 202, body, job.after)
 
 

@@ -121,7 +121,7 @@ UUID = "0" * 31
 
 
 def test_as_deployed() -> None:
-    assert bodies.dispatched(UUID + "1", "dummy", "all", ["dummy-worker-1", "dummy-worker-2"]) == captured(
+    assert bodies.submitted(UUID + "1", "dummy", "all", ["dummy-worker-1", "dummy-worker-2"]) == captured(
         "post-dispatched-202"
     )
     assert bodies.accepted(UUID + "1", "dummy", "dummy-worker-2") == captured("worker-created-201")
@@ -130,12 +130,12 @@ def test_as_deployed() -> None:
 
 
 def test_missing_workers_are_told() -> None:
-    said = json.loads(bodies.dispatched("u", "s", '["a","b"]', ["a"], ["b"]))
+    said = json.loads(bodies.submitted("u", "s", '["a","b"]', ["a"], ["b"]))
     assert (said["workers"], said["missing"]) == (["a"], ["b"])
 
 
 def test_queued() -> None:
-    said = json.loads(bodies.queued("u", "s", "any"))
+    said = json.loads(bodies.submitted("u", "s", "any", None))
     assert said == {"workers": [], "uuid": "u", "target": "any", "status": "PENDING", "service": "s"}
     assert json.loads(bodies.progress("u", "s", "")) == {"uuid": "u", "service": "s", "status": "PENDING"}
 
