@@ -93,7 +93,7 @@ class Journal(Protocol):
 class JobEvent(msgspec.Struct, frozen=True, gc=False):
     """Something that happened to a job, or was published: for subscribers, the Flux side and the journal.
 
-    Thousands of them are held for replays: Structs are quickly made, and nothing to the garbage collector.
+    Thousands of them are held: Structs are quickly made, and nothing to the garbage collector.
     """
 
     kind: str

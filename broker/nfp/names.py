@@ -85,7 +85,7 @@ FSS: Final = "fss.service.broker"
 FILESHARING: Final = "filesharing"
 """The file service as deployed NorFab names it; an ordinary service with workers."""
 EVENTS: Final = "events.service.broker"
-"""Ours, for the text's NFP/Broker-PUB: subscriptions and replay."""
+"""Ours, for the text's NFP/Broker-PUB: subscriptions, and what has happened."""
 JOBS: Final = "jobs.service.broker"
 """Ours: list, show and count jobs of the broker's store."""
 INTERNAL: Final = frozenset({MMI_BROKER, SID, EVENTS, JOBS})

@@ -205,7 +205,7 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Messages queued for such a peer. Default 10000, as in NorFab."""
 
     events_ring: Annotated[int, Meta(ge=0, le=2**20)] = 8192
-    """Job events kept for replay by sequence. Default 8192: some MiB. 0 keeps none."""
+    """Job events kept to be read by their number. Default 8192: some MiB. 0 keeps the latest alone."""
 
     unlisted: Literal["owner", "user", "guest", "deny"] = "user"
     """The standing of keys that `nfp.keys` does not list, and of everybody in plaintext. Default user: NorFab's peers

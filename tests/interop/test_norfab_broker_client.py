@@ -111,7 +111,7 @@ def test_it_answers_the_probe_of_a_client_that_waits_long(place, monkeypatch):
             NfpClient("patient", broker=place.endpoint, server_key=place.key, limits=patient) as nfp,
         ):
             job = await nfp.submit("dummy", "slow", kwargs={"seconds": 4, "steps": 1}, target="w1")
-            return await job, nfp._channel.traffic, nfp._session.unknown
+            return await job, nfp._channel.traffic, nfp.unknown
 
     results, traffic, unknown = asyncio.run(main())
     assert not results["w1"]["failed"]

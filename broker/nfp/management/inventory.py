@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.nfp.access import OTHERS
 from broker.nfp.contract import Call, Peer
 from broker.nfp.inventory.mappings import redacted
-from broker.nfp.management.questions import Refused, Table, outcome_of
+from broker.nfp.management.questions import Refused, Table
 from broker.nfp.names import CLIENT_OF_WORKER, NAME_BYTES_MAX, SID
 from broker.nfp.principal import Principal, Standing
 
@@ -29,7 +29,7 @@ async def _get_inventory(broker: NfpBroker, call: Call) -> Any:
     own = _is_own(broker, call.peer, name)
     if not own and not broker.access.may_call(who, SID, OTHERS):
         raise Refused(f"not allowed: the inventory of {name!r} is for that worker and for owners")
-    await outcome_of(broker.reader.look)
+    await broker.reader.look()
     data = broker.datastore.get_inventory(name)
     if data is None or who.owner or (own and who.standing is Standing.USER):
         return data

@@ -38,6 +38,8 @@ from broker.nfp.targets import render
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
 
+SEARCHES_MAX: Final = 4
+"""Searches at a time, whoever asks; the others wait. Each holds the ids of all jobs."""
 LIST_MAX: Final = 1000
 """Jobs in one answer: some hundred KiB."""
 EXPLAINED_MAX_BYTES: Final = 64 << 10
@@ -113,10 +115,11 @@ async def search(
     Raises:
         Refused: what is wanted makes no sense. NotStored: the store cannot be read.
     """
-    which, now = wanted.filter(principal), broker.clock.now()
-    found = broker.dispatcher.search(which, principal.may_see, limit, now, tell)
-    for _ in found.steps():
-        await asyncio.sleep(0)
+    which = wanted.filter(principal)
+    async with broker.searches:
+        found = broker.dispatcher.search(which, principal.may_see, limit, broker.clock.now(), tell)
+        for _ in found.steps():
+            await asyncio.sleep(0)
     return found
 
 

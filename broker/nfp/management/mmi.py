@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from broker import __version__
+from broker.errors import ConfigError
 from broker.nfp.contract import Call
 from broker.nfp.jobs import WorkerView
 from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
-from broker.nfp.management.questions import Refused, Table, arguments, deployed, outcome_of, split
+from broker.nfp.management.questions import Refused, Table, arguments, deployed, split
 from broker.nfp.principal import Standing
 from broker.nfp.process_stats import versions
 
@@ -126,7 +127,7 @@ async def _show_inventory(broker: NfpBroker, call: Call) -> Any:
     principal = call.peer.principal
     if principal.standing is Standing.GUEST:
         raise Refused("not allowed: the inventory is not for guests")
-    await outcome_of(broker.reader.look)
+    await broker.reader.look()
     return broker.datastore.whole(redacted=not principal.owner)
 
 
@@ -205,10 +206,10 @@ def _unpin(broker: NfpBroker, call: Call) -> dict[str, bool]:
 
 async def _reload(broker: NfpBroker, _call: Call) -> dict[str, Any]:
     """Answered once it was read."""
-    outcome = await outcome_of(broker.reader.reload)
-    if isinstance(outcome, Exception):
-        raise Refused(f"the inventory was not reloaded: {outcome}") from outcome
-    return dict(outcome)
+    try:
+        return dict(await broker.reader.reload())
+    except ConfigError as error:
+        raise Refused(f"the inventory was not reloaded: {error}") from error
 
 
 TASKS: Final[Table] = {

@@ -6,15 +6,16 @@ management call but 200, are told an unknown task as its broker does: the text a
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from errno import EINVAL
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from broker.errors import HeadgateError
+from broker.holdings import Holdings
 from broker.nfp.bodies import write
 from broker.nfp.contract import Answer, Call, NotStored
 from broker.nfp.names import Code, Dialect
@@ -32,6 +33,8 @@ Task = Callable[["NfpBroker", Call], Any]
 Table = Mapping[str, tuple[Standing, Task]]
 """A service: by a task's name the lowest standing that may ask, and the function."""
 
+UNDER_WAY_MAX: Final = 16
+"""Questions of one peer that wait for their answers; beyond it the peer is told to wait for them."""
 _RANK: Final = {Standing.GUEST: 0, Standing.USER: 1, Standing.OWNER: 2}
 
 
@@ -53,6 +56,7 @@ class Questions:
         self._broker = broker
         self._services = services
         self._waiting = Tasks()
+        self._of_peers: Holdings[int] = Holdings()
 
     async def stop(self) -> None:
         """End the tasks under way: nobody is answered any more. Harmless twice."""
@@ -72,23 +76,33 @@ class Questions:
         if _RANK[call.peer.principal.standing] < _RANK[least]:
             answer(refusal(f"not allowed: {call.service} {call.task} needs the {least.value} role"))
             return
-        try:
-            said = task(self._broker, call)
-        except Exception as error:
-            answer(_failed(call, error))
+        if iscoroutinefunction(task):
+            self._wait(call, task, answer)
             return
-        if isinstance(said, Coroutine):
-            self._waiting.spawn(f"nfp {call.service} {call.task}", _answer_later(call, said, answer))
-        else:
-            answer(Answer(Code.OK, write(said)))
+        try:
+            said = Answer(Code.OK, write(task(self._broker, call)))
+        except Exception as error:
+            said = _failed(call, error)
+        answer(said)
 
+    def _wait(self, call: Call, task: Task, answer: Callable[[Answer], None]) -> None:
+        peer = id(call.peer)
 
-async def _answer_later(call: Call, waiting: Awaitable[Any], answer: Callable[[Answer], None]) -> None:
-    try:
-        said = Answer(Code.OK, write(await waiting))
-    except Exception as error:
-        said = _failed(call, error)
-    answer(said)
+        async def finish() -> None:
+            try:
+                said = Answer(Code.OK, write(await task(self._broker, call)))
+            except Exception as error:
+                said = _failed(call, error)
+            finally:
+                self._of_peers.add(peer, -1)
+            answer(said)
+
+        if self._of_peers.of(peer) >= UNDER_WAY_MAX:
+            text = f"{UNDER_WAY_MAX} questions wait for their answers: too many at a time"
+            answer(refusal(text, Code.ERROR))
+            return
+        self._of_peers.add(peer)
+        self._waiting.spawn(f"nfp {call.service} {call.task}", finish())
 
 
 def _failed(call: Call, error: Exception) -> Answer:
@@ -115,13 +129,6 @@ def deployed(call: Call) -> bool:
 def refusal(text: str, status: int = Code.UNKNOWN) -> Answer:
     """An answer with an error; ``errors`` is where deployed NorFab's clients look."""
     return Answer(status, write({"error": text, "errors": [text], "status": "FAILED"}))
-
-
-async def outcome_of(begin: Callable[[Callable[[Any], None]], None]) -> Any:
-    """Wait for what ``begin`` gives the function that it is called with."""
-    outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    begin(lambda value: None if outcome.done() else outcome.set_result(value))
-    return await outcome
 
 
 def arguments(call: Call, shape: type[T]) -> T:

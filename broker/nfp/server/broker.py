@@ -24,6 +24,7 @@ from broker.nfp.inventory import Datastore, Reader
 from broker.nfp.jobs import DispatchConfig, Dispatcher
 from broker.nfp.logs import LogBuffer
 from broker.nfp.management import SERVICES, EventBus, Questions
+from broker.nfp.management.jobs import SEARCHES_MAX
 from broker.nfp.names import CLIENT_OF_WORKER, Sender
 from broker.nfp.opening import BrokerOpen
 from broker.nfp.principal import Principal, Standing
@@ -137,6 +138,7 @@ class NfpBroker:
         self.nudge = ReconnectNudge(self.loop, settings.keepalive_ms * settings.multiplier / 1000)
         self.process = ProcessStats()
         self.questions = Questions(self, SERVICES)
+        self.searches = asyncio.Semaphore(SEARCHES_MAX)
         self.ingress = Ingress(
             self.dispatcher,
             self.access,

@@ -67,15 +67,13 @@ def test_who_asks_after_a_change_gets_what_was_read_in_a_thread(tmp_path: Path, 
         assert found.get_inventory("w") == {"n": 1}
         write(path, 2)
         held.free.clear()
-        seen: list[Any] = []
-        for _ in range(2):
-            reader.look(lambda _: seen.append(found.get_inventory("w")))
+        looking = [asyncio.get_running_loop().create_task(reader.look()) for _ in range(2)]
         await asyncio.sleep(0.02)
-        assert seen == []
+        assert not any(each.done() for each in looking)
         assert found.get_inventory("w") == {"n": 1}
         held.free.set()
-        await until(lambda: len(seen) == 2)
-        assert seen == [{"n": 2}] * 2
+        await asyncio.gather(*looking)
+        assert found.get_inventory("w") == {"n": 2}
 
     story(path, script)
     assert held.threads
@@ -89,13 +87,10 @@ def test_a_long_reading_answers_from_what_there_was(tmp_path: Path, held: Held) 
     async def script(reader: Reader, found: Datastore) -> None:
         write(path, 2)
         held.free.clear()
-        seen: list[Any] = []
-        reader.look(lambda _: seen.append(found.get_inventory("w")))
-        await until(lambda: seen)
-        assert seen == [{"n": 1}]
+        await reader.look()
+        assert found.get_inventory("w") == {"n": 1}
         held.free.set()
         await until(lambda: found.get_inventory("w") == {"n": 2})
-        assert len(seen) == 1
 
     story(path, script, patience_s=0.05)
 
@@ -105,19 +100,16 @@ def test_reload_tells_how_it_went_once_it_has(tmp_path: Path, held: Held) -> Non
     write(path, 1)
 
     async def script(reader: Reader, found: Datastore) -> None:
-        said: list[Any] = []
         write(path, 2)
         held.free.clear()
-        reader.reload(said.append)
+        reloading = asyncio.get_running_loop().create_task(reader.reload())
         await asyncio.sleep(0.02)
-        assert said == []
+        assert not reloading.done()
         held.free.set()
-        await until(lambda: said)
-        assert (said[0]["patterns"], found.get_inventory("w")) == (1, {"n": 2})
+        assert ((await reloading)["patterns"], found.get_inventory("w")) == (1, {"n": 2})
         path.write_text("workers: [")
-        reader.reload(said.append)
-        await until(lambda: len(said) == 2)
-        assert isinstance(said[1], ConfigError)
+        with pytest.raises(ConfigError):
+            await reader.reload()
         assert found.get_inventory("w") == {"n": 2}
 
     story(path, script)
@@ -135,12 +127,10 @@ def test_without_a_file_and_after_the_end_everybody_is_answered_at_once() -> Non
     async def main() -> None:
         reader = Reader(Datastore(None), asyncio.get_running_loop())
         await reader.start()
-        seen: list[Any] = []
-        reader.look(seen.append)
+        await reader.look()
         reader.close()
         reader.close()
-        reader.look(seen.append)
-        assert seen == [None, None]
+        await reader.look()
 
     asyncio.run(main())
 
@@ -152,12 +142,10 @@ def test_the_end_does_not_wait_for_a_reading(tmp_path: Path, held: Held) -> None
     async def script(reader: Reader, found: Datastore) -> None:
         write(path, 2)
         held.free.clear()
-        seen: list[Any] = []
-        reader.look(seen.append)
+        looking = asyncio.get_running_loop().create_task(reader.look())
         await asyncio.sleep(0.01)
+        looking.cancel()
         reader.close()
         held.free.set()
-        await asyncio.sleep(0.05)
-        assert seen == []
 
     story(path, script)

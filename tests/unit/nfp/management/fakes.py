@@ -145,13 +145,12 @@ class FakeReader:
     def __init__(self):
         self.done = []
 
-    def look(self, then):
+    async def look(self):
         self.done.append("look")
-        then(None)
 
-    def reload(self, then):
+    async def reload(self):
         self.done.append("reload")
-        then({"workers": 1})
+        return {"workers": 1}
 
 
 class FakeDatastore:
@@ -177,6 +176,7 @@ class FakeBroker:
         self.event_bus = EventBus("e1")
         self.log = LogBuffer()
         self.process = ProcessStats()
+        self.searches = asyncio.Semaphore(4)
         self.dispatcher = FakeDispatcher()
         self.datastore = FakeDatastore()
         self.reader = FakeReader()

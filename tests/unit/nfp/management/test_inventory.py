@@ -48,7 +48,7 @@ class Broker:
         self.datastore = datastore
         self.access = access
         self.name_owners = SimpleNamespace(key_of=lambda name: pins.get(name, ""))
-        self.reader = SimpleNamespace(look=lambda then: then(None))
+        self.reader = fakes.FakeReader()
         self.settings = SimpleNamespace(inventory_unlisted=unlisted)
 
 

@@ -9,6 +9,7 @@ from broker.nfp.contract import Call
 from broker.nfp.jobs.views import JobFilter, PartView
 from broker.nfp.management import SERVICES, Questions
 from broker.nfp.management import jobs as room
+from broker.nfp.management.questions import UNDER_WAY_MAX
 from broker.nfp.names import JOBS
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.targets import Target
@@ -95,6 +96,31 @@ def test_a_search_of_several_slices_lets_the_loop_do_something_else():
         return json.loads(answers[0].body)
 
     assert uuids(asyncio.run(story())) == ["a"]
+
+
+def test_one_peer_may_ask_so_much_at_a_time_and_few_searches_run_at_once():
+    """Each search holds the ids of all jobs: who asks on and on takes no memory, and no time of others."""
+    broker = broker_with(job_view("a"))
+    broker.dispatcher.slices, begun, search = 3, [], broker.dispatcher.search
+    broker.dispatcher.search = lambda *about: begun.append(about) or search(*about)
+
+    async def story():
+        questions, answers = Questions(broker, SERVICES), []
+        for _ in range(UNDER_WAY_MAX + 1):
+            questions.ask(Call(JOBS, "list", (), {}, "u1", peer), answers.append)
+        assert [(each.status, b"too many at a time" in each.body) for each in answers] == [(500, True)]
+        questions.ask(Call(JOBS, "list", (), {}, "u1", FakePeer()), answers.append)
+        await asyncio.sleep(0)
+        assert (len(answers), len(begun)) == (1, 4)
+        while len(answers) < UNDER_WAY_MAX + 2:
+            await asyncio.sleep(0)
+        questions.ask(Call(JOBS, "list", (), {}, "u1", peer), answers.append)
+        while len(answers) < UNDER_WAY_MAX + 3:
+            await asyncio.sleep(0)
+        assert [each.status for each in answers[1:]] == [200] * (UNDER_WAY_MAX + 2)
+
+    peer = FakePeer()
+    asyncio.run(story())
 
 
 def test_count():

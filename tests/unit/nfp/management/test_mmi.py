@@ -3,6 +3,7 @@
 import json
 import logging
 
+from broker.errors import ConfigError
 from broker.nfp.management import SERVICES
 from broker.nfp.names import MMI_BROKER, Dialect
 from tests.tables import for_each
@@ -166,7 +167,10 @@ def test_unpin_and_reload():
     assert reply(broker, "unpin", BOSS)[0] == 400
     assert reply(broker, "reload", BOSS) == (200, {"workers": 1})
 
-    broker.reader.reload = lambda then: then(ValueError("inventory.yaml:3: no mapping"))
+    async def wrong():
+        raise ConfigError("inventory.yaml:3: no mapping")
+
+    broker.reader.reload = wrong
     status, told = reply(broker, "reload", BOSS)
     assert status == 400
     assert "inventory.yaml:3" in told["error"]

@@ -197,7 +197,9 @@ def searching(*searches: Search) -> tuple[Questions, list[dict]]:
     """What is asked for these searches, and what it has answered."""
     found = iter(searches)
     dispatcher = SimpleNamespace(search=lambda *_: next(found))
-    broker = SimpleNamespace(dispatcher=dispatcher, clock=SimpleNamespace(now=lambda: 0.0))
+    broker = SimpleNamespace(
+        dispatcher=dispatcher, clock=SimpleNamespace(now=lambda: 0.0), searches=asyncio.Semaphore(4)
+    )
     questions, told = Questions(broker, SERVICES), []
     for _ in searches:
         questions.ask(

@@ -49,6 +49,7 @@ class FakeBroker:
         self.tasks = TaskStats()
         self.event_bus = EventBus("epoch-1")
         self.access = Access()
+        self.searches = asyncio.Semaphore(4)
         self.submitted = []
         self.peers = []
         self.known = {}
