@@ -244,14 +244,14 @@ class Machine(RuleBasedStateMachine):
     def tables_agree(self) -> None:
         check(self.bench.dispatcher._jobs)
         for worker in self.bench.dispatcher._jobs.registry.workers.values():
-            if worker.connection is None or worker.connection.cancels:
+            if worker.peer is None or worker.cancels:
                 continue
             for (
                 attempt
             ) in worker.attempts.values():  # what is over stays until the worker says so, and it is asked
                 over_s = CONFIG.hold_s + CONFIG.keepalive_s + 0.1
                 last = max(attempt.heard, attempt.asked, self.workers[worker.name].room_at)
-                full = worker.connection.peer.room == 0
+                full = worker.peer.room == 0
                 assert attempt.state != "stopping" or full or self.bench.now - last <= over_s
 
     @invariant()
@@ -502,7 +502,7 @@ def check(state: Any) -> None:
     for worker in state.registry.workers.values():
         taken = sum(attempt.state in TAKES_SLOT for attempt in worker.attempts.values())
         assert worker.busy == taken
-        service, free = worker.service, worker.connection is not None and not worker.choked
+        service, free = worker.service, worker.peer is not None and not worker.choked
         assert (worker in service.idle) == (free and worker.busy < worker.slots)
         assert (worker in service.ready) == (free and worker.slots <= worker.busy < worker.limit)
         assert (worker in service.ahead) == (free and worker.busy > worker.slots)
@@ -515,7 +515,7 @@ def check(state: Any) -> None:
         assert uuid not in worker.attempts
     for service in state.registry.services.values():
         assert service.workers or service.queue or service.gathering
-        assert service.alive == sum(worker.connection is not None for worker in service.workers.values())
+        assert service.alive == sum(worker.peer is not None for worker in service.workers.values())
         assert not (service.queue and (service.idle or service.ready))
     for name, box in state.registry.mailboxes.items():
         assert len(box)

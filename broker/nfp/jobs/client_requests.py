@@ -325,8 +325,7 @@ def unstored(jobs: Jobs, uuid: str, error: str) -> None:
         jobs.withdraw(part)
         attempt = part.current
         if attempt is not None:
-            connection = attempt.worker.connection
-            if connection is not None and connection.cancels:
+            if attempt.worker.cancels:
                 attempt.request(Command.DELETE, b"")
             jobs.move(attempt, "lose")
     if not job.parts:
@@ -351,9 +350,9 @@ def manage(jobs: Jobs, peer: Peer, packet: Packet, now: float) -> None:
     if target is not None and target.names:
         meant = [workers[name] for name in target.names if name in workers]
     else:
-        meant = [worker for worker in workers.values() if worker.connection is not None]
+        meant = [worker for worker in workers.values() if worker.peer is not None]
         meant = meant[:1] if target is not None and target.kind == "any" else meant
-    managed = [worker for worker in meant if worker.connection is not None and worker.connection.managed]
+    managed = [worker for worker in meant if worker.peer is not None and worker.managed]
     if packet.uuid in jobs.relays or packet.uuid in jobs.by_uuid:
         error = _IN_USE
     elif len(jobs.relays) >= RELAYS_MAX:
@@ -366,8 +365,7 @@ def manage(jobs: Jobs, peer: Peer, packet: Packet, now: float) -> None:
     relay = jobs.relays[packet.uuid] = Relay(peer, packet)
     token = bodies.make_token(peer.identity, 0)
     for worker in managed:
-        connection = worker.connection
-        if connection is not None and connection.request(Command.MMI, packet.uuid, token, packet.body):
+        if worker.request(Command.MMI, packet.uuid, token, packet.body):
             relay.unanswered[worker.name] = None
             worker.sent = now
 

@@ -394,73 +394,13 @@ class Attempt:
 
     def request(self, command: Command, body: Body, after: int = 0) -> bool:
         """Write to the worker about it. False: nothing was queued, the worker is away or its queue is full."""
-        connection, job = self.worker.connection, self.part.job
-        if connection is None:
-            return False
-        client = job.client
-        address = client.token(self.number) if connection.tokens else client.address(self.number)
-        return connection.request(command, job.uuid, address, body, after)
+        worker, client = self.worker, self.part.job.client
+        address = client.token(self.number) if worker.records else client.address(self.number)
+        return worker.request(command, self.part.job.uuid, address, body, after)
 
     def ask(self) -> bool:
         """GET: what became of it. Deployed workers do not read the body."""
         return self.request(Command.GET, b"{}")
-
-
-class WorkerConnection:
-    """How one connection of a worker is written to; every method tells whether the packet was queued.
-
-    Attributes:
-        tokens: the address of each request carries its attempt; of others only from the second attempt on.
-        cancels: it understands DELETE.
-        pushes: it sends results unasked; others say that a result is ready, and are asked for it.
-        records: it wants to hear when a result is safe.
-        managed: it answers requests for the workers' management; in the text's form that is a service which is asked
-            by POST (NFP, "Worker Management Interface").
-        lists: its OPEN lists the jobs it holds, and it begins what must not be run twice once that is confirmed.
-        strict: it reads every body as a JSON object, and breaks at anything else.
-        unknown: what it answers to a GET of a job it does not know.
-    """
-
-    def __init__(self, peer: Peer, dialect: Dialect, service: str, features: frozenset[str]) -> None:
-        text = dialect is Dialect.SEED
-        self.peer = peer
-        self.dialect = dialect
-        self.service = service
-        self.records = self.tokens = "recorded" in features
-        self.lists = "jobs" in features
-        self.cancels = text or "delete" in features
-        self.pushes = text or self.records
-        self.managed = text or self.lists
-        self.strict = not self.pushes
-        self.unknown = frozenset({400, 404} if text else {404})
-
-    def request(self, command: Command, uuid: str, address: bytes, body: Body, after: int = 0) -> bool:
-        """A request, if the dialect has the command; ``address`` comes back with what the worker says about it.
-
-        The text's form has the same frames as a client's, target ``any``, no address, and no PUT.
-        """
-        if self.dialect is Dialect.NORFAB:
-            return self.peer.send(Packet(_BROKER, command, client=address, uuid=uuid, body=body), after)
-        service = self.service
-        if command is Command.MMI:
-            command, service = Command.POST, MMI_WORKER
-        if command > Command.EVENT:
-            return False
-        packet = Packet(_BROKER, command, self.dialect, service, ANY, uuid=uuid, body=body)
-        return self.peer.send(packet, after)
-
-    def keepalive(self) -> bool:
-        """NFP, "Keepaliving"."""
-        packet = Packet(_BROKER, Command.KEEPALIVE, dialect=self.dialect, service=self.service)
-        return self.peer.send(packet)
-
-    def tell(self, text: str, uuids: list[str], after: int) -> bool:
-        """RECORDED: the results of these jobs are safe. CONFIRMED: they are the worker's, and may begin."""
-        packet = answer_packet(
-            Command.RESPONSE, self.dialect, self.service, uuids[0], 200, bodies.uuids(uuids)
-        )
-        packet.status_text = text
-        return self.peer.send(packet, after)
 
 
 def disconnect(peer: Peer, dialect: Dialect, service: str, reason: str) -> None:
@@ -477,7 +417,16 @@ class WorkerEntry:
 
     Attributes:
         state: of ``machine.WORKER``; only ``step`` changes it.
-        connection: how it is written to; None unless alive.
+        peer: its connection; None unless alive. What follows is true of the present one, or of the last:
+        cancels: it understands DELETE.
+        pushes: it sends results unasked; others say that a result is ready, and are asked for it.
+        records: it wants to hear when a result is safe; the address of each request carries its attempt, that of other
+            workers only from the second attempt on.
+        managed: it answers requests for the workers' management; in the text's form that is a service which is asked
+            by POST (NFP, "Worker Management Interface").
+        lists: its OPEN lists the jobs it holds, and it begins what must not be run twice once that is confirmed.
+        strict: it reads every body as a JSON object, and breaks at anything else.
+        unknown: what it answers to a GET of a job it does not know.
         slots: jobs it runs at a time.
         ahead: jobs beyond its slots that it is given, so that it never waits for the next one, where they can be taken
             back; where not, only while it is alone: see ``limit``.
@@ -500,7 +449,9 @@ class WorkerEntry:
         self.holder = ""
         self.features: frozenset[str] = frozenset()
         self.state: WorkerState = "expected"
-        self.connection: WorkerConnection | None = None
+        self.peer: Peer | None = None
+        self.cancels = self.pushes = self.records = self.managed = self.lists = self.strict = False
+        self.unknown: frozenset[int] = frozenset()
         self.slots = 1
         self.ahead = 0
         self.busy = 0
@@ -525,14 +476,58 @@ class WorkerEntry:
     @property
     def limit(self) -> int:
         """Jobs it is given at a time."""
-        connection = self.connection
-        shares = connection is not None and not connection.lists and self.service.alive > 1
+        shares = not self.lists and self.service.alive > 1
         return self.slots if shares else self.slots + self.ahead
 
     @property
     def free(self) -> bool:
         """True when it could be given a job now."""
-        return self.connection is not None and self.busy < self.limit and not self.choked
+        return self.peer is not None and self.busy < self.limit and not self.choked
+
+    # -- written to: each of these tells whether the packet was queued ------------------------------
+
+    def speak(self, dialect: Dialect, features: frozenset[str]) -> None:
+        """It is written to like this from now on."""
+        text = dialect is Dialect.SEED
+        self.dialect = dialect
+        self.features = features
+        self.records = "recorded" in features
+        self.lists = "jobs" in features
+        self.cancels = text or "delete" in features
+        self.pushes = text or self.records
+        self.managed = text or self.lists
+        self.strict = not self.pushes
+        self.unknown = frozenset({400, 404} if text else {404})
+
+    def request(self, command: Command, uuid: str, address: bytes, body: Body, after: int = 0) -> bool:
+        """A request, if the dialect has the command; ``address`` comes back with what the worker says about it.
+
+        The text's form has the same frames as a client's, target ``any``, no address, and no PUT.
+        """
+        if self.peer is None:
+            return False
+        if self.dialect is Dialect.NORFAB:
+            return self.peer.send(Packet(_BROKER, command, client=address, uuid=uuid, body=body), after)
+        service = self.service.name
+        if command is Command.MMI:
+            command, service = Command.POST, MMI_WORKER
+        if command > Command.EVENT:
+            return False
+        return self.peer.send(
+            Packet(_BROKER, command, self.dialect, service, ANY, uuid=uuid, body=body), after
+        )
+
+    def keepalive(self) -> bool:
+        """NFP, "Keepaliving"."""
+        packet = Packet(_BROKER, Command.KEEPALIVE, self.dialect, self.service.name)
+        return self.peer is not None and self.peer.send(packet)
+
+    def tell(self, text: str, uuids: list[str], after: int) -> bool:
+        """RECORDED: the results of these jobs are safe. CONFIRMED: they are the worker's, and may begin."""
+        body = bodies.uuids(uuids)
+        packet = answer_packet(Command.RESPONSE, self.dialect, self.service.name, uuids[0], 200, body)
+        packet.status_text = text
+        return self.peer is not None and self.peer.send(packet, after)
 
 
 class Service:

@@ -10,7 +10,7 @@ from math import inf
 from typing import Final
 
 from broker.nfp.contract import Peer
-from broker.nfp.jobs.model import Client, FairQueue, Part, Service, WorkerConnection, WorkerEntry
+from broker.nfp.jobs.model import Client, FairQueue, Part, Service, WorkerEntry
 from broker.nfp.names import Dialect
 from broker.nfp.records import KNOWN_MAX
 
@@ -27,7 +27,7 @@ class Registry:
     another client, and is sent nothing of the first one's.
 
     Args:
-        on_change: told of a worker that has come (True; its ``connection`` is the new one), or is about to be gone
+        on_change: told of a worker that has come (True; its ``peer`` is the new one), or is about to be gone
             (False).
 
     Attributes:
@@ -88,7 +88,7 @@ class Registry:
             worker = self.workers.get(part_name)
             if worker is None:
                 return self.away.get(part_name, -inf)
-            return None if worker.connection is not None else worker.since
+            return None if worker.peer is not None else worker.since
         found = self.services.get(service)
         if found is None:
             return -inf
@@ -118,11 +118,11 @@ class Registry:
             worker.service.began = worker.since
         worker.service.workers[worker.name] = worker
 
-    def arrive(self, worker: WorkerEntry, connection: WorkerConnection, now: float) -> None:
-        """``worker`` can be written to by ``connection``."""
-        if worker.connection is None:
+    def arrive(self, worker: WorkerEntry, peer: Peer, now: float) -> None:
+        """``worker`` is at ``peer`` from now on."""
+        if worker.peer is None:
             worker.service.alive += 1
-        worker.connection = connection
+        worker.peer = peer
         worker.step("arrive")
         worker.since = worker.heard = now
         worker.choked = False
@@ -133,11 +133,11 @@ class Registry:
 
     def leave(self, worker: WorkerEntry, now: float) -> None:
         """``worker`` cannot be written to any more."""
-        if worker.connection is None:
+        if worker.peer is None:
             return
         if self._on_change is not None:
             self._on_change(worker, False)
-        worker.connection = None
+        worker.peer = None
         worker.step("leave")
         worker.since = now
         worker.service.alive -= 1
@@ -186,7 +186,7 @@ class Registry:
     def claimant(self, part: Part) -> WorkerEntry | None:
         """Who is there, could be given ``part``, which is for any, and says that it has the job."""
         worker = self.claims.get(part.job.uuid) if self.claims and not part.name else None
-        if worker is None or worker.connection is None or worker.service.name != part.job.service:
+        if worker is None or worker.peer is None or worker.service.name != part.job.service:
             return None
         return worker
 
@@ -219,7 +219,7 @@ class Registry:
     def refresh(self, worker: WorkerEntry) -> None:
         """After a change of ``worker``: has it a free slot, or room for one more?"""
         service, busy = worker.service, worker.busy
-        there = worker.connection is not None and not worker.choked
+        there = worker.peer is not None and not worker.choked
         _keep(service.idle, worker, there and busy < worker.slots)
         _keep(service.ready, worker, there and worker.slots <= busy < worker.limit)
         _keep(service.ahead, worker, there and busy > worker.slots)

@@ -406,8 +406,7 @@ class Jobs:
 
         A part that this worker must not or cannot run ends here.
         """
-        connection, job, claims = worker.connection, part.job, self.registry.claims
-        assert connection is not None
+        job, claims = part.job, self.registry.claims
         if wrong := self._unfit(part, worker):
             self.fail(part, *wrong, now)
             return True
@@ -416,7 +415,7 @@ class Jobs:
             told.dispatched(job)
         before = part.given.get(worker.name, 0)
         may_have_it = before and worker.name not in part.forgotten
-        event: AttemptStep = "probe" if may_have_it and not connection.pushes else "post"
+        event: AttemptStep = "probe" if may_have_it and not worker.pushes else "post"
         attempt = self.begin(part, worker, part.number + 1, event, now)
         attempt.fresh = not may_have_it
         self.journal.put(Dispatched(job.uuid, part.name, worker.name, attempt.number))
@@ -460,8 +459,7 @@ class Jobs:
         )
         if service != job.service and not allowed:
             return 400, f"not allowed: worker {worker.name} does not offer {job.service}"
-        connection = worker.connection
-        if connection is not None and connection.strict and not _is_object(job):
+        if worker.strict and not _is_object(job):
             return 417, f"worker {worker.name} expects a JSON object, the request's body is none"
         return None
 
@@ -550,14 +548,8 @@ class Jobs:
 
     def _could_wait(self, attempt: Attempt) -> bool:
         """Whether an attempt at a part for any worker may wait for a slot of its worker, and could be taken back."""
-        connection = attempt.worker.connection
-        return (
-            attempt.state == "sent"
-            and not attempt.part.name
-            and connection is not None
-            and connection.lists
-            and not self.may_have_begun(attempt)
-        )
+        fits = attempt.state == "sent" and not attempt.part.name and attempt.worker.lists
+        return fits and not self.may_have_begun(attempt)
 
     def may_take_back(self, attempt: Attempt, now: float) -> bool:
         """Whether the worker, of any, has not begun for a while and another has nothing to do."""
@@ -658,13 +650,12 @@ class Jobs:
 
         Whose part it is is recorded before: a worker must not give up what a restarted broker would still count on.
         """
-        connection = attempt.worker.connection
-        if connection is None:
+        if attempt.worker.peer is None:
             self.move(attempt, "lose")
             return
         self.move(attempt, "cancel")
         attempt.heard = now
-        if connection.cancels:
+        if attempt.worker.cancels:
             attempt.request(Command.DELETE, b"", self.journal.position)
 
     # -- may it be run twice? ---------------------------------------------------------------------
@@ -678,7 +669,7 @@ class Jobs:
     def asks_first(self, attempt: Attempt) -> bool:
         """Whether the worker begins when its 201 was confirmed; others begin as soon as they have the job."""
         worker = attempt.worker
-        return "jobs" in worker.features and worker.tasks.get(attempt.part.job.task) is False
+        return worker.lists and worker.tasks.get(attempt.part.job.task) is False
 
     def may_repeat(self, attempt: Attempt) -> bool:
         """Whether the task may be run twice: as the settings say, else as its worker does, else yes."""
@@ -749,7 +740,7 @@ class Jobs:
 
     def acknowledge(self, worker: WorkerEntry, uuid: str) -> None:
         """Have ``worker`` told that its result is safe, if it wants to know: at the end of a turn, many in one."""
-        if worker.connection is not None and worker.connection.records:
+        if worker.peer is not None and worker.records:
             self.safe.setdefault(worker, []).append(uuid)
 
     def send_acknowledgements(self, now: float, *, at_once: bool = False) -> float:
@@ -760,8 +751,9 @@ class Jobs:
         self._acknowledged_at = now
         safe, self.safe = self.safe, {}
         for worker, uuids in safe.items():
-            if worker.connection is not None:  # else it asks again when it is back
-                worker.connection.tell(bodies.RECORDED, uuids, self.journal.position)
+            worker.tell(
+                bodies.RECORDED, uuids, self.journal.position
+            )  # who is away asks again when it is back
         return inf
 
     # -- a job ends -------------------------------------------------------------------------------

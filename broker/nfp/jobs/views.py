@@ -151,7 +151,7 @@ def worker_view(worker: WorkerEntry, registry: Registry, config: DispatchConfig,
     """One worker."""
     box = registry.mailboxes.get(worker.name)
     ended = registry.ended.get(worker.name, Counter())
-    if worker.connection is not None:
+    if worker.peer is not None:
         holdtime = worker.heard + config.hold_s - now
     else:
         holdtime = worker.since + (config.hold_s if worker.state == "expected" else config.grace_s) - now
@@ -168,7 +168,7 @@ def worker_view(worker: WorkerEntry, registry: Registry, config: DispatchConfig,
         tuple(worker.attempts),
         len(box) if box is not None else 0,
         max(0.0, holdtime),
-        now - worker.since if worker.connection is not None else 0.0,
+        now - worker.since if worker.peer is not None else 0.0,
         worker.tx,
         worker.rx,
         {state: ended[state] for state in END_STATES},

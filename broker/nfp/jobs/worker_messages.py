@@ -80,14 +80,13 @@ def response(jobs: Jobs, peer: Peer, worker: WorkerEntry, packet: Packet, now: f
         jobs.counts.late += 1
         return
     attempt = _attempt_of(jobs, peer, worker, packet, now)
-    connection = worker.connection
-    if attempt is None or connection is None:
+    if attempt is None:
         return
     asked, attempt.asked = attempt.asked, 0.0
     attempt.unasked = False
     if code in _AT_WORK:
         _take_progress(jobs, attempt, packet, now)
-    elif code == 404 or (asked and code in connection.unknown):
+    elif code == 404 or (asked and code in worker.unknown):
         _take_unknown(jobs, attempt, now)
     elif code in FINAL_CODES:
         _take_result(jobs, attempt, packet, now)
@@ -99,7 +98,7 @@ def _is_of_stopped(jobs: Jobs, worker: WorkerEntry, packet: Packet) -> bool:
     """Whether it is the end of an attempt that was stopped because the job was somebody else's: no result of it."""
     job = jobs.by_uuid.get(packet.uuid)
     part = job.given_to(worker.name) if job is not None else None
-    if part is None or part.state == "final" or worker.connection is None or not worker.connection.cancels:
+    if part is None or part.state == "final" or not worker.cancels:
         return False
     attempt = worker.attempts.get(packet.uuid)
     if attempt is not None and attempt.state in CURRENT:
@@ -113,11 +112,10 @@ def _take_progress(jobs: Jobs, attempt: Attempt, packet: Packet, now: float) -> 
     accepts = packet.status == 201
     if attempt.state in CURRENT:
         jobs.accept(attempt, packet.body if accepts else None)
-        connection = attempt.worker.connection
-        if accepts and connection is not None and jobs.asks_first(attempt):
+        if accepts and jobs.asks_first(attempt):
             # it may begin, once it is on record that it has accepted the job; who does not hear it does not begin,
             # lists the job when it is back, and is told then
-            connection.tell(bodies.CONFIRMED, [attempt.part.job.uuid], jobs.journal.position)
+            attempt.worker.tell(bodies.CONFIRMED, [attempt.part.job.uuid], jobs.journal.position)
     elif accepts:
         jobs.cancel(attempt, now)
 
@@ -187,8 +185,8 @@ def event(jobs: Jobs, peer: Peer, worker: WorkerEntry, packet: Packet, now: floa
     attempt = _attempt_of(jobs, peer, worker, packet, now)
     if attempt is None:
         return
-    part, kind, connection = attempt.part, bodies.event_kind(packet.body), worker.connection
-    fetched = kind == "result_ready" and connection is not None and not connection.pushes
+    part, kind = attempt.part, bodies.event_kind(packet.body)
+    fetched = kind == "result_ready" and not worker.pushes
     if (
         attempt.state not in CURRENT
     ):  # of a worker whose part is over, or somebody else's: only a result still counts
@@ -272,10 +270,8 @@ def look_after(jobs: Jobs, worker: WorkerEntry, now: float) -> None:
     """
     hold_s = jobs.config.hold_s
     for attempt in list(worker.attempts.values()) if worker.attempts else ():
-        connection = worker.connection
         if attempt.state == "stopping":
-            tells = connection is None or connection.cancels
-            if now - max(attempt.heard, attempt.asked) >= hold_s and not tells:
+            if now - max(attempt.heard, attempt.asked) >= hold_s and not worker.cancels:
                 ask(attempt, now)
         elif attempt.asked:
             if now - attempt.asked >= hold_s:
@@ -288,7 +284,7 @@ def look_after(jobs: Jobs, worker: WorkerEntry, now: float) -> None:
 
 def _to_be_asked(jobs: Jobs, attempt: Attempt, now: float) -> bool:
     """A result that was announced is asked for: at once where it must be, else when it does not come."""
-    connection, ready = attempt.worker.connection, attempt.state == "ready"
-    if connection is None or (connection.pushes and not (ready or attempt.unasked)):
+    pushes, ready = attempt.worker.pushes, attempt.state == "ready"
+    if pushes and not (ready or attempt.unasked):
         return False
-    return (ready and not connection.pushes) or now - attempt.heard >= jobs.config.probe_s
+    return (ready and not pushes) or now - attempt.heard >= jobs.config.probe_s

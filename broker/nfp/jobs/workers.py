@@ -21,7 +21,7 @@ from broker.nfp.jobs import client_requests, closed_jobs, worker_messages
 from broker.nfp.jobs.machine import CURRENT
 
 # a compiled NamedTuple needs the types of its fields
-from broker.nfp.jobs.model import Attempt, Timer, WorkerConnection, WorkerEntry, disconnect
+from broker.nfp.jobs.model import Attempt, Timer, WorkerEntry, disconnect
 from broker.nfp.jobs.schedule import Jobs
 from broker.nfp.names import Dialect
 from broker.nfp.opening import HeldJob, WorkerOpen
@@ -68,15 +68,13 @@ class Workers:
     def of(self, peer: Peer) -> WorkerEntry | None:
         """The worker that is registered on this very connection."""
         worker = self._registry.workers.get(peer.name)
-        if worker is None or worker.connection is None or worker.connection.peer is not peer:
-            return None
-        return worker
+        return worker if worker is not None and worker.peer is peer else None
 
     def open(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
         """OPEN of a worker: kept until its READY, for one hold time at most. After READY it is unexpected: False."""
         worker = self.of(peer)
         if worker is not None:
-            self._dismiss_unexpected(worker, "OPEN after READY", now)
+            self._dismiss_unexpected(worker, peer, "OPEN after READY", now)
             return False
         if peer in self._ended:
             self._offend(peer, "OPEN after DISCONNECT")
@@ -111,13 +109,13 @@ class Workers:
         who, service = peer.principal, packet.service
         worker = self._registry.workers.get(peer.name)
         if worker is not None and worker is self.of(peer):
-            self._dismiss_unexpected(worker, "a second READY", now)
+            self._dismiss_unexpected(worker, peer, "a second READY", now)
             return
         if peer in self._ended:
             self._offend(peer, "READY after DISCONNECT")
             return
         others = worker is not None and worker.key != who.key
-        if others and worker is not None and worker.connection is not None:
+        if others and worker is not None and worker.peer is not None:
             self._refuse(peer, packet, f"the name {peer.name} belongs to another key")
             return
         if not self._jobs.access.may_offer(who, service):
@@ -144,31 +142,27 @@ class Workers:
         self, worker: WorkerEntry, peer: Peer, packet: Packet, offer: WorkerOpen, now: float
     ) -> None:
         jobs, config, deployed = self._jobs, self._jobs.config, packet.dialect is Dialect.NORFAB
-        worker.dialect = packet.dialect
+        worker.speak(packet.dialect, offer.features & FEATURES)
         worker.holder = peer.principal.holder
-        worker.features = offer.features & FEATURES
         worker.tasks = offer.tasks
         self._registry.announce(worker, offer.resources)
         worker.slots = min(offer.credits or (config.credits if deployed else 1), config.credits_max)
         worker.tx = worker.rx = 0
         worker.sent = now
-        connection = WorkerConnection(peer, packet.dialect, packet.service, worker.features)
-        if connection.lists:
+        if worker.lists:
             worker.ahead = config.ahead
         else:  # who names a limit is given no more, and the text's workers get one job at a time
             worker.ahead = config.ahead * worker.slots if deployed and not offer.credits else 0
-        self._registry.arrive(worker, connection, now)
+        self._registry.arrive(worker, peer, now)
         jobs.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
         self._arm(worker, now)
-        self._reconcile(worker, connection, offer, now)
+        self._reconcile(worker, offer, now)
         client_requests.settle_gathered(jobs, worker, now)
         jobs.freed.append(worker)
 
     # -- what it still has ----------------------------------------------------------------------
 
-    def _reconcile(
-        self, worker: WorkerEntry, connection: WorkerConnection, offer: WorkerOpen, now: float
-    ) -> None:
+    def _reconcile(self, worker: WorkerEntry, offer: WorkerOpen, now: float) -> None:
         """It was here before: what does it still have? Its OPEN says it, or it is asked for each job."""
         jobs = self._jobs
         self._registry.unclaim(worker)
@@ -178,24 +172,22 @@ class Workers:
             attempt.asked = 0.0
             if attempt.state == "stopping":
                 jobs.move(attempt, "lose")
-            elif not connection.lists:
+            elif not worker.lists:
                 worker_messages.ask(attempt, now)
             elif uuid not in offer.jobs:
                 missing.append(attempt)
         jobs.give_back_lost(missing, "came back without the job", now)
-        if not connection.lists:
+        if not worker.lists:
             return
         may_begin = []
         for uuid, held in offer.jobs.items():
-            if self._holds(worker, connection, uuid, held, now):
+            if self._holds(worker, uuid, held, now):
                 may_begin.append(uuid)
             closed_jobs.put_back(jobs)  # it may list all there are
         if may_begin:
-            connection.tell(bodies.CONFIRMED, may_begin, jobs.journal.position)
+            worker.tell(bodies.CONFIRMED, may_begin, jobs.journal.position)
 
-    def _holds(
-        self, worker: WorkerEntry, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
-    ) -> bool:
+    def _holds(self, worker: WorkerEntry, uuid: str, held: HeldJob, now: float) -> bool:
         """What is true of a job that ``worker`` lists. True: it is this worker's, has not begun, and may."""
         jobs, registry = self._jobs, self._registry
         waits, done = held.state == "waiting", held.state == "done"
@@ -228,7 +220,7 @@ class Workers:
         elif not done:
             jobs.cancel(attempt, now)
             return False
-        if done and not connection.pushes:  # who pushes it sends it anyway
+        if done and not worker.pushes:  # who pushes it sends it anyway
             worker_messages.ask(attempt, now)
         return waits
 
@@ -256,26 +248,27 @@ class Workers:
 
     def _look(self, worker: WorkerEntry, now: float) -> None:
         worker.timer = None
-        config, connection = self._jobs.config, worker.connection
-        if connection is None:
+        config = self._jobs.config
+        if worker.peer is None:
             self._bury(worker, _LOST, now)
             return
         # sums, as the timer was set with: the difference may be less than an interval that is over, by rounding
         if now >= worker.heard + config.hold_s:
-            self._dismiss(connection, f"nothing heard for {now - worker.heard:.1f} s", now)
+            self._dismiss(worker, f"nothing heard for {now - worker.heard:.1f} s", now)
             self._bury(worker, _SILENT, now)
             return
         if now >= worker.sent + config.keepalive_s:
-            worker.tx += connection.keepalive()
+            worker.tx += worker.keepalive()
             worker.sent = now
         worker_messages.look_after(self._jobs, worker, now)
         self._unchoke(worker)
         self._arm(worker, now)
 
-    def _dismiss(self, connection: WorkerConnection, reason: str, now: float) -> None:
-        """DISCONNECT: it has to end the connection, or to register anew on it."""
-        disconnect(connection.peer, connection.dialect, connection.service, reason)
-        self._jobs.timers.at(now + DISCONNECT_S, self._cut_unregistered, connection.peer)
+    def _dismiss(self, worker: WorkerEntry, reason: str, now: float) -> None:
+        """DISCONNECT to a worker that is there: it has to end the connection, or to register anew on it."""
+        assert worker.peer is not None
+        disconnect(worker.peer, worker.dialect, worker.service.name, reason)
+        self._jobs.timers.at(now + DISCONNECT_S, self._cut_unregistered, worker.peer)
 
     def _cut_unregistered(self, peer: Peer, now: float) -> None:
         """Cut who was told to come back and did not: it may be frozen, and nobody else could have its name."""
@@ -294,17 +287,15 @@ class Workers:
             disconnect(peer, packet.dialect, packet.service or "unknown", "not registered")
             self._jobs.offended(peer, "unexpected", f"{packet.command.name} without READY")
 
-    def _dismiss_unexpected(self, worker: WorkerEntry, what: str, now: float) -> None:
+    def _dismiss_unexpected(self, worker: WorkerEntry, peer: Peer, what: str, now: float) -> None:
         """A valid command at a wrong time: DISCONNECT, and nothing more to it (NFP, "Opening and Closing").
 
         It has to come back on a new connection; whatever it says on this one counts against it.
         """
-        connection = worker.connection
-        assert connection is not None
-        self._dismiss(connection, what, now)
-        self._ended.add(connection.peer)
+        self._dismiss(worker, what, now)
+        self._ended.add(peer)
         self._lose(worker, now)
-        self._offend(connection.peer, what)
+        self._offend(peer, what)
 
     def _offend(self, peer: Peer, what: str) -> None:
         self._jobs.counts.unexpected += 1
@@ -312,7 +303,7 @@ class Workers:
 
     def leave(self, worker: WorkerEntry, now: float) -> None:
         """DISCONNECT. Our workers mean it; deployed ones reconnect at once and still run what they have."""
-        if worker.connection is not None and worker.connection.lists:
+        if worker.lists:
             self._bury(worker, _GOODBYE, now)
         else:
             self._lose(worker, now)
@@ -357,9 +348,9 @@ class Workers:
         found = []
         for name in list(workers) if names is None else names:
             worker = workers.get(name)
-            if worker is not None and worker.connection is not None:
+            if worker is not None and worker.peer is not None:
                 found.append(name)
-                self._dismiss(worker.connection, reason, now)
+                self._dismiss(worker, reason, now)
                 self._lose(worker, now)
         return found
 

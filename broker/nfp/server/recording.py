@@ -193,10 +193,9 @@ class Recording(WingFeed):
 
     def worker_changed(self, worker: WorkerEntry, here: bool) -> None:
         """See ``Registry.on_change``."""
-        wire = worker.connection
-        if not self.active or wire is None:
+        peer = worker.peer
+        if not self.active or peer is None:
             return
-        peer = wire.peer
         assert isinstance(peer, QueuedPeer)
         if here:
             self.done()
