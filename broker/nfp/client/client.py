@@ -609,6 +609,7 @@ class NfpClient(JobOwner):
     def _end_session(self) -> None:
         self._connected.clear()
         self._liveness.end()
+        self._subscriptions.forget_session()
 
     def on_refused(self, error: LinkRefused) -> None:
         """Tell who waits, and end what no broker can have: none lets us in, and none ever has.

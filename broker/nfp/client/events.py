@@ -250,7 +250,7 @@ class Subscriptions:
 
     Whenever that one is made anew, in a new session or because what all want together has changed, each subscription
     reads from the broker's numbered events what it has not seen. So nothing depends on the order in which the broker
-    ends the one and begins the other.
+    ends the one and begins the other. The same is done where the broker says that it had no room for some (``gap``).
 
     Args:
         ask: ``NfpClient.mmi``. again: has ``resubscribe`` called soon.
@@ -290,12 +290,15 @@ class Subscriptions:
                 if not self._all:
                     await self._unsubscribe()
 
+    def forget_session(self) -> None:
+        """Note that the broker's one has ended with its session."""
+        self._ident = ""
+
     async def resubscribe(self) -> None:
-        """Subscribe anew in a new session.
+        """Subscribe anew, and read what was missed meanwhile.
 
         A broker that has no subscriptions, or none for us, ends them all.
         """
-        self._ident = ""
         async with self._lock:
             try:
                 if self._all:
@@ -326,7 +329,8 @@ class Subscriptions:
             await self._read(subscription, epoch, latest)
         self._held = None
         for event, size in held:
-            self._give(event, size)
+            if self._held is None:
+                self._give(event, size)
 
     def _union(self) -> dict[str, Any]:
         wanted = [one.wanted for one in self._all]
@@ -369,9 +373,13 @@ class Subscriptions:
                 self._held.append((event, len(packet.data)))
         return True
 
-    def _give(self, event: Event, size: int = 0) -> None:
-        for subscription in self._all:
-            subscription.take(event, size)
+    def _give(self, event: Event, size: int) -> None:
+        if event.kind != GAP:
+            for subscription in self._all:
+                subscription.take(event, size)
+        elif any((one.seen or 0) < (event.sequence or 0) for one in self._all):
+            self._held = []  # what the broker left out stands in front of all that comes now
+            self._again()
 
     def close(self, error: Exception) -> None:
         """End all: the client is closed, or what they missed cannot be read."""

@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import LinkBroken, LinkClosed
 from broker.nfp.client import Limits, NfpClient, RequestFailed
+from broker.nfp.names import Command
 from tests.unit.nfp.client.running import WITHIN_S, client_of, run
 
 
@@ -209,6 +210,31 @@ def test_one_that_the_broker_does_not_take_costs_the_others_nothing(ours):
             return [one.sequence for one in await take(events, 3)]
 
     assert run(work, ours) == [1, 2, 3]
+
+
+def test_what_the_broker_had_no_room_for_is_read(ours):
+    def leave_out():
+        (subscription,) = ours.subscriptions
+        ours.subscriptions.clear()
+        for _ in range(3):
+            ours.publish("progress")
+        ours.subscriptions.append(subscription)
+        client, ident, _wish = subscription
+        said = {"kind": "gap", "subscription": ident, "lost": 3, "first": 2, "last": 4, "sequence": 4}
+        ours.send(client, Command.EVENT, ident, 200, said, "events.service.broker", 4)
+        ours.publish("closed")
+
+    async def work(client):
+        await client.wait_connected()
+        async with client.subscribe(since=0) as a, client.subscribe(kinds=["closed"]) as b:
+            ours.do(lambda: ours.publish("submitted"))
+            await anext(a)
+            ours.do(leave_out)
+            found = await take(a, 4), await take(b, 1)
+            ours.do(lambda: ours.publish("closed"))
+            return [[one.sequence for one in each] for each in (*found, await take(a, 1), await take(b, 1))]
+
+    assert run(work, ours) == [[2, 3, 4, 5], [5], [6], [6]]
 
 
 def test_nothing_is_missed_over_a_reconnect(ours):
