@@ -291,8 +291,10 @@ class Subscriptions:
                     await self._unsubscribe()
 
     def forget_session(self) -> None:
-        """Note that the broker's one has ended with its session."""
+        """Note that the broker's one has ended with its session; what it brought and nobody got is read in the next."""
         self._ident = ""
+        if self._held is not None:
+            self._held.clear()
 
     async def resubscribe(self) -> None:
         """Subscribe anew, and read what was missed meanwhile.
@@ -349,13 +351,14 @@ class Subscriptions:
         while one.epoch != epoch or (one.seen or 0) < latest:
             wish = {**one.wanted.asked(), "since": one.seen, "epoch": one.epoch, "limit": PAGE}
             answer = await self._ask("read", wish)
-            if one.epoch != epoch:  # a broker that was started anew: numbers begin again
-                one.epoch, one.seen = epoch, 0
+            told = str(answer.get("epoch") or epoch)
+            if one.epoch != told:  # a broker that was started anew: numbers begin again
+                one.epoch, one.seen = told, 0
             before = one.seen
             for event in (*read_gap(answer), *map(read_event, answer.get("events") or ())):
                 one.take(event)
             one.seen = max(one.seen or 0, int(answer.get("next") or 0))
-            if one.seen == before:  # it has no more, whatever it said
+            if one.seen == before or told != epoch:  # it has no more, whatever it said; or is yet another one
                 return
 
     def take(self, packet: Packet) -> bool:

@@ -388,7 +388,8 @@ class FakeBroker:
             if kwargs["epoch"] != self.epoch:
                 gap, since = {"reason": "the broker was started anew", "first": 0, "last": 0}, 0
             events = [said for said in self.events if said["sequence"] > since][: kwargs["limit"]]
-            return {"events": events, "next": events[-1]["sequence"] if events else since, "gap": gap}
+            at = events[-1]["sequence"] if events else since
+            return {"events": events, "next": at, "epoch": self.epoch, "gap": gap}
         self.subscriptions.append((client, ident, kwargs))
         return {"subscription": ident, "epoch": self.epoch, "sequence": len(self.events)}
 
