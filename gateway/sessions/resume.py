@@ -41,7 +41,9 @@ BEHIND_S: Final = 2.0
 PORTION_BYTES: Final = 64 << 10
 """Events looked at in one turn; less where a client's outbox is smaller. It takes about a millisecond."""
 PORTION_MSGS: Final = 128
-"""The same in events."""
+"""The same in events; portions end at multiples of it, so that clients that come back together get the same ones."""
+SHARED_RUNS: Final = 32
+"""Portions that are kept for the next client."""
 FEW_MSGS: Final = 32
 """Who missed no more waits for no turn: thousands that come back at once are live one after the other."""
 _MAC_CHARS: Final = 43
@@ -80,7 +82,7 @@ class Resumption:
         epoch, sequence: what it knows of. prefixes: what it wants again.
 
     Attributes:
-        session: as above.
+        session: as above. allowed: the prefixes that it may have.
         cursor: number of the last event that the client has, or need not have.
     """
 
@@ -98,11 +100,11 @@ class Resumption:
         # a message has room for many more
         most = self._sessions.settings.limits.subscriptions
         names = {text: text.encode("utf-8", "surrogateescape") for text in wanted[:most]}
-        self._allowed = [text for text in names if self._may(names[text])]
+        self.allowed = tuple(text for text in names if self._may(names[text]))
         self._denied = [text for text in names if not self._may(names[text])] + wanted[most:]
         self._names = names
         self._prefixes: Prefixes[bool] = Prefixes()
-        for text in self._allowed:
+        for text in self.allowed:
             self._prefixes.add(names[text], True)
 
     def _may(self, prefix: bytes) -> bool:
@@ -156,20 +158,21 @@ class Resumption:
         if outbox.queued_bytes > self._share:
             outbox.when_room(self._share, self._queue)
             return
-        portion = self._portion(delivery.history.since(self.cursor, PORTION_MSGS))
+        most = PORTION_MSGS - self.cursor % PORTION_MSGS
+        portion = self._portion(delivery.history.since(self.cursor, most))
         granted = delivery.replays.grant(session.principal, len(portion))
         if not granted:
             wait_s = delivery.replays.wait_s(session.principal)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._queue)
             return
-        mine = [message for message in portion[:granted] if self._wants(message)]
-        if mine:
-            session.send_run(Run(mine))
-            self._replayed += len(mine)
+        run = delivery.replays.run_of(self, portion[:granted])
+        if run is not None:
+            session.send_run(run)
+            self._replayed += len(run)
         self.cursor = portion[granted - 1].sequence
         self._go_on(self._queue)
 
-    def _wants(self, message: Message) -> bool:
+    def wants(self, message: Message) -> bool:
         """Whether the client would get ``message`` if it came now."""
         topic = bytes(part_data(message.topic_part) or b"")
         return (
@@ -196,7 +199,7 @@ class Resumption:
         self._over = True
         session, delivery = self.session, self._delivery
         session.resumption = None
-        for text in self._allowed:
+        for text in self.allowed:
             prefix = self._names[text]
             # asked again: rules may have been read anew while it was replayed
             if not self._may(prefix) or delivery.fanout.subscribe(session, prefix):
@@ -228,7 +231,7 @@ class Replays:
     over time; owners without limit.
     """
 
-    __slots__ = ("_buckets", "_handle", "_rows", "_sessions")
+    __slots__ = ("_buckets", "_handle", "_rows", "_runs", "_sessions")
 
     def __init__(self, sessions: Sessions) -> None:
         settings = sessions.settings
@@ -237,6 +240,7 @@ class Replays:
         self._buckets = Buckets(settings.limits.replay_msgs_per_s, burst)
         self._rows: dict[str, dict[Resumption, None]] = {}  # by user; who is first has the next turn
         self._handle: asyncio.Handle | None = None
+        self._runs: dict[tuple[object, ...], Run | None] = {}
 
     def wait_s(self, principal: Principal) -> float:
         """Seconds after which ``principal`` may begin another replay; 0.0 is now."""
@@ -252,6 +256,21 @@ class Replays:
             return wanted
         now = self._sessions.clock()
         return self._buckets.of(principal.name, now).grant(now, wanted)
+
+    def run_of(self, resumption: Resumption, events: list[Message]) -> Run | None:
+        """What the client wants of ``events``, and may have; None where that is none of them. Clients with the same
+        rights and prefixes that come back together share it, and the bytes that are made of it.
+        """
+        who = resumption.session.principal
+        epoch, access = resumption.session.delivery.history.epoch, self._sessions.access
+        rights = who.roles, who.userid, who.shared, access  # another one once rules are read anew
+        key = epoch, events[0].sequence, len(events), resumption.allowed, rights
+        if key not in self._runs:
+            mine = [message for message in events if resumption.wants(message)]
+            self._runs[key] = Run(mine) if mine else None
+            if len(self._runs) > SHARED_RUNS:
+                del self._runs[next(iter(self._runs))]
+        return self._runs[key]
 
     def add(self, resumption: Resumption) -> None:
         """Give ``resumption`` one turn, after those of its user that wait already."""
@@ -285,5 +304,7 @@ class Replays:
         if row:
             self._rows[user] = row
         resumption.session.attempt(resumption.turn)
-        if self._rows and self._handle is None:
+        if not self._rows:
+            self._runs.clear()
+        elif self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)

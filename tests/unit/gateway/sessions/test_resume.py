@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from broker.wire import message as wire
 from gateway.closes import INTERNAL
 from gateway.events.run import Run
+from gateway.sessions import resume as resuming
 from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.resume import BEHIND_S, PORTION_BYTES, PORTION_MSGS, Replays, session_of, token_for
 from tests.tables import for_each
@@ -331,7 +332,7 @@ def test_a_long_replay_goes_as_fast_as_the_client_reads():
         resume(web, old, *where)
         await until(lambda: len(asked) == 2)
         await asyncio.sleep(0.05)
-        assert len(web.topics) == PORTION_MSGS
+        assert len(web.topics) == PORTION_MSGS - where[1] % PORTION_MSGS
         assert not web.told("resumed")
         web.near.outbox.queued_bytes = PORTION_BYTES + 1
         web.near.outbox.drained()
@@ -356,13 +357,40 @@ def test_events_that_fall_out_of_the_history_during_the_replay_are_a_loss():
         stuck_after_the_first_event(web)
         resume(web, old, *where)
         await until(lambda: web.topics)
-        assert len(web.topics) == PORTION_MSGS
+        assert len(web.topics) == PORTION_MSGS - where[1] % PORTION_MSGS
         await publish_many(desk, 601, "job.a")
         web.near.outbox.queued_bytes = 0
         web.near.outbox.drained()
         assert (await resumed(web))["recovered"] is False
 
     run(script, rules=[NEWS], gateway={"history_msgs": 650})
+
+
+def test_who_comes_back_together_shares_what_is_made_of_the_events(monkeypatch):
+    """Each had all of them encoded once more: fifty clients got less than was published meanwhile."""
+    runs = []
+
+    def noted(messages):
+        runs.append(len(messages))
+        return Run(messages)
+
+    monkeypatch.setattr(resuming, "Run", noted)
+
+    async def script(desk):
+        old = desk.client()
+        first = place(desk)
+        await publish_many(desk, 40)
+        second = place(desk)
+        await publish_many(desk, 600)
+        back = [desk.client() for _ in range(8)]
+        for number, web in enumerate(back):
+            resume(web, old, *(first, second)[number % 2])
+        for web in back:
+            assert (await resumed(web))["recovered"] is True
+        assert [len(web.topics) for web in back] == [640, 600] * 4
+        assert sum(runs) < 2 * 640
+
+    run(script, rules=[NEWS])
 
 
 class Turns:
