@@ -2,6 +2,8 @@
 
     python -m tests.proof run --seed 3 --seconds 60 [--kinds kill9,rolling] [--keep DIR] [--record]
                                                                                play a random schedule and judge it
+    python -m tests.proof returns [WORD] [--per-s 2000] [--dashboards 50] [--keep DIR] [--record]
+                                                                               play the scenes of events that outlive
     python -m tests.proof replay FILE [--keep DIR]                             play a schedule of a file
     python -m tests.proof shrink FILE [--out FILE] [--tries N]                 the smallest part that still fails
     python -m tests.proof check DIR                                            judge the logs of a run again
@@ -19,11 +21,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.proof import drive, logs, mutants, report, schedule
+from tests.proof import drive, logs, mutants, report, returns, schedule
 from tests.proof.checker import Verdict, check
 from tests.proof.checker.judge import Unjudgeable
 from tests.proof.schedule import Schedule
@@ -60,6 +62,14 @@ def _parser() -> argparse.ArgumentParser:
         "--record", action="store_true", help="keep the result for the table of docs/reliability.md"
     )
     run.set_defaults(do=_run)
+    scenes = verbs.add_parser(
+        "returns", help="play the scenes of events that outlive a gateway, and judge them"
+    )
+    scenes.add_argument("word", nargs="?", default="", help="only those with this in their name, or this one")
+    scenes.add_argument("--per-s", type=int, default=2000, help="events a second (default 2000)")
+    scenes.add_argument("--dashboards", type=int, default=50, help="how many (default 50)")
+    scenes.add_argument("--record", action="store_true", help="keep the results for the table")
+    scenes.set_defaults(do=_returns)
     replay = verbs.add_parser("replay", help="play the schedule of a file and judge it")
     replay.add_argument("file", type=Path)
     replay.set_defaults(do=_replay)
@@ -79,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--page", type=Path, help="write it between its markers there, instead of printing it")
     table.add_argument("--results", type=Path, default=report.RESULTS)
     table.set_defaults(do=_table)
-    for verb in (run, replay):
+    for verb in (run, scenes, replay):
         verb.add_argument(
             "--keep", type=Path, metavar="DIR", help="keep logs and schedule in this new folder"
         )
@@ -101,6 +111,22 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.record and told["ok"]:
         say(f"kept as {report.keep(told)}")
     return 0 if told["ok"] else 1
+
+
+def _returns(asked: argparse.Namespace) -> int:
+    whole = asked.word in returns.SCENES
+    names = [asked.word] if whole else [name for name in returns.SCENES if asked.word in name]
+    if not names:
+        raise ValueError(f"no scene with {asked.word!r}; there are {', '.join(returns.SCENES)}")
+    told = []
+    for name in names:
+        say(name)
+        folder = asked.keep if whole or asked.keep is None else asked.keep / name.replace(" ", "-")
+        told.append(play_scene(name, folder, per_s=asked.per_s, dashboards=asked.dashboards))
+    ok = all(each["ok"] for each in told)
+    if asked.record and ok:
+        say(f"kept as {report.keep_scenes(told)}")
+    return 0 if ok else 1
 
 
 def _replay(asked: argparse.Namespace) -> int:
@@ -143,10 +169,10 @@ def _mutants(asked: argparse.Namespace) -> int:
 
 
 def _table(asked: argparse.Namespace) -> int:
-    runs, fuzz = report.load(asked.results)
+    runs, fuzz, scenes = report.load(asked.results)
     if not runs:
         raise ValueError(f"no results in {asked.results}: make some with 'run --record'")
-    text = report.table(runs, fuzz)
+    text = report.table(runs, fuzz, scenes)
     if asked.page is None:
         print(text)
     else:
@@ -165,18 +191,36 @@ def play(plan: Schedule, keep: Path | None, *, leave: bool = True) -> dict[str, 
         keep: folder for the logs; made if need be, must not hold a run. None: they are thrown away, unless it fails.
         leave: False throws them away then, too.
     """
+    played = {"seed": plan.seed, "seconds": plan.seconds}
+    return _judged(lambda folder: drive.run(plan, folder, say=say), played, keep, leave=leave)
+
+
+def play_scene(name: str, keep: Path | None, *, per_s: int, dashboards: int) -> dict[str, Any]:
+    """The same with one of ``returns.SCENES``; see there."""
+
+    def driven(folder: Path) -> list[str]:
+        problems, played["per_s"] = returns.play(name, folder, per_s=per_s, dashboards=dashboards, say=say)
+        return problems
+
+    played: dict[str, Any] = {"scene": name, "dashboards": dashboards}
+    return _judged(driven, played, keep)
+
+
+def _judged(
+    driven: Callable[[Path], list[str]], played: dict[str, Any], keep: Path | None, *, leave: bool = True
+) -> dict[str, Any]:
     folder = keep or Path(tempfile.mkdtemp(prefix="proof-"))
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    problems = drive.run(plan, folder, say=say)
+    problems = driven(folder)
     verdict = check(folder)
-    told = report.result(plan, verdict, problems=problems, machine_s=time.monotonic() - began)
+    told = report.result(played, verdict, problems=problems, machine_s=time.monotonic() - began)
     (folder / "result.json").write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
     show(verdict, problems)
     if keep is None and (told["ok"] or not leave):
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        say(f"logs, schedule and result: {folder}")
+        say(f"logs and result: {folder}")
     return told
 
 

@@ -303,3 +303,20 @@ SLOW: Final = ("slow-6", "web-lag")
 """Parties that are made to read slowly; they get the bulk."""
 MORTAL: Final = ("unix-3", "curve-5", "web-bob", "nfp-w1", "nfp-w2", "oslo-s1")
 """Parties that are killed now and then."""
+
+
+# -- dashboards (`tests.proof.returns`) --------------------------------------------------------------
+
+PREFIXES: Final = ("t.", "secret.", "alone.")
+"""What dashboards subscribe to: what everybody may see, what a rule denies, what is private."""
+SEES: Final = {"ada": PREFIXES, "bob": PREFIXES[:1], "eve": PREFIXES[:2]}
+"""User -> topics that it may see: the owner, a user whom a rule denies ``secret.``, an admin."""
+
+
+TOPICS: Final = tuple(f"{PREFIXES[{9: 2, 4: 1}.get(ident % 10, 0)]}{ident % 7}" for ident in range(70))
+"""Of numbered events, in turn: every tenth is private, every tenth is denied to some."""
+
+
+def topic_of(ident: int) -> str:
+    """Of the numbered event ``ident``."""
+    return TOPICS[ident % len(TOPICS)]

@@ -21,10 +21,13 @@ COPIED: Final = (
     "gateway",
     "tests/proof",
     "tests/netlab.py",
-    "tests/live/balancer.py",
+    "tests/live",
+    "tests/unit/gateway/identity",
     "pyproject.toml",
 )
 RUN_S: Final = 240.0
+SMALL: Final = ("--per-s", "300", "--dashboards", "12")
+"""Enough of a scene."""
 
 QUIET: Final = Schedule(0, 8.0, ())
 LONG_QUIET: Final = Schedule(0, 16.0, ())
@@ -38,8 +41,9 @@ class Mutant(NamedTuple):
     """One promise broken.
 
     Attributes:
-        name: for people. rule: that has to be found broken. plan: what is played.
+        name: for people. rule: that has to be found broken.
         file, old, new: what is replaced, once.
+        plan: a schedule, or the name of a scene (`tests.proof.returns`).
     """
 
     name: str
@@ -47,7 +51,7 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
-    plan: Schedule = QUIET
+    plan: Schedule | str = QUIET
 
 
 class Outdated(Exception):
@@ -141,6 +145,70 @@ MUTANTS: Final = (
         "        if not returns:\n            self._announcer.away()\n",
         PROXIES_RESTARTED,
     ),
+    Mutant(
+        "rank 0 forgets an event now and then",  # of which the gateway thinks that it cannot know
+        "C14",
+        "broker/wire/event_history.py",
+        "        self._append(frame)\n",
+        "        if message.sequence % 50:\n            self._append(frame)\n",
+        "all gateways killed",
+    ),
+    Mutant(
+        "a gateway replays twice",
+        "C7",
+        "gateway/sessions/resume.py",
+        "            session.send_run(run)\n",
+        "            session.send_run(run)\n" * 2,
+        "all gateways killed",
+    ),
+    Mutant(
+        "a replay leaves out an event now and then",
+        "C13",
+        "gateway/sessions/resume.py",
+        "            self._runs[key] = Run(mine) if mine else None\n",
+        "            self._runs[key] = Run(mine[:-1] or mine) if mine else None\n",
+        "all gateways killed",
+    ),
+    Mutant(
+        "a replay shows to one what another may have",
+        "C9",
+        "gateway/sessions/resume.py",
+        "rights = who.roles, who.userid, who.shared, access",
+        "rights = ()",
+        "all gateways killed",
+    ),
+    Mutant(
+        "a replay shows what is private",
+        "C9",
+        "gateway/sessions/resume.py",
+        "            and may_see(self.session.principal, message)\n",
+        "",
+        "all gateways killed",
+    ),
+    Mutant(
+        "a replay shows what a rule denies",
+        "C9",
+        "gateway/sessions/resume.py",
+        "            and self.session.sees_topic(topic)\n",
+        "",
+        "all gateways killed",
+    ),
+    Mutant(
+        "a gateway claims to have recovered everything",
+        "C13",
+        "gateway/sessions/resume.py",
+        '                "recovered": recovered,',
+        '                "recovered": True,',
+        "all gateways killed, and nothing kept",
+    ),
+    Mutant(
+        "numbers are given twice",
+        "C13",
+        "broker/node/event_numbers.py",
+        '        self._write(LAST_AT, sequence.to_bytes(4, "little"))\n',
+        '        self._write(LAST_AT, (sequence * 9 // 10).to_bytes(4, "little"))\n',
+        "rank 0 with a journal killed",
+    ),
 )
 
 
@@ -172,8 +240,12 @@ def play(mutant: Mutant, place: Path) -> dict[str, Any]:
     """
     make(mutant, place)
     plan, kept = place / "plan.json", place / "run"
-    plan.write_text(mutant.plan.to_json())
-    words = [sys.executable, "-m", "tests.proof", "replay", str(plan), "--keep", str(kept)]
+    if isinstance(mutant.plan, Schedule):
+        plan.write_text(mutant.plan.to_json())
+        asked = ["replay", str(plan)]
+    else:
+        asked = ["returns", mutant.plan, *SMALL]
+    words = [sys.executable, "-m", "tests.proof", *asked, "--keep", str(kept)]
     done = subprocess.run(
         words, cwd=place, capture_output=True, text=True, errors="replace", timeout=RUN_S, check=False
     )

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tests.proof.checker import Verdict
-from tests.proof.schedule import Schedule
 
 RESULTS: Final = Path(__file__).with_name("results")
 """Where result files are kept."""
@@ -50,17 +49,17 @@ MESSAGES: Final = {
 
 
 def result(
-    schedule: Schedule, verdict: Verdict, *, problems: Iterable[str] = (), machine_s: float
+    played: Mapping[str, Any], verdict: Verdict, *, problems: Iterable[str] = (), machine_s: float
 ) -> dict[str, Any]:
     """Return what is kept of a run.
 
     Args:
-        schedule: that was played. verdict: the checker's. problems: what the driver saw. machine_s: how long it took.
+        played: what it was: seed and seconds of a schedule; scene, dashboards and events a second.
+        verdict: the checker's. problems: what the driver saw. machine_s: how long it took.
     """
     problems = list(problems)
     return {
-        "seed": schedule.seed,
-        "seconds": schedule.seconds,
+        **played,
         "machine_s": round(machine_s, 1),
         **verdict.as_json(),
         "ok": verdict.ok and not problems,
@@ -76,11 +75,23 @@ def keep(told: Mapping[str, Any], folder: Path = RESULTS) -> Path:
     return path
 
 
-def load(folder: Path = RESULTS) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the results of all runs, by seed, and what was fuzzed ({} when nothing is kept)."""
+def keep_scenes(told: list[dict[str, Any]], folder: Path = RESULTS) -> Path:
+    """Write the results of all scenes (`tests.proof.returns`), in place of those before; returns their file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "returns.json"
+    path.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+    return path
+
+
+def load(folder: Path = RESULTS) -> tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]]]:
+    """Return the results of all runs, by seed, what was fuzzed ({} when nothing is kept), and those of scenes."""
     runs = [json.loads(path.read_text()) for path in folder.glob("seed-*.json")]
-    fuzz = folder / "fuzz.json"
-    return sorted(runs, key=lambda run: run["seed"]), json.loads(fuzz.read_text()) if fuzz.exists() else {}
+    fuzz, scenes = folder / "fuzz.json", folder / "returns.json"
+    return (
+        sorted(runs, key=lambda run: run["seed"]),
+        json.loads(fuzz.read_text()) if fuzz.exists() else {},
+        json.loads(scenes.read_text()) if scenes.exists() else [],
+    )
 
 
 def messages_of(run: Mapping[str, Any]) -> Counter[str]:
@@ -98,20 +109,23 @@ def messages_of(run: Mapping[str, Any]) -> Counter[str]:
     return counts
 
 
-def table(runs: Iterable[Mapping[str, Any]], fuzz: Mapping[str, Any]) -> str:
+def table(
+    runs: Iterable[Mapping[str, Any]], fuzz: Mapping[str, Any], scenes: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """Return the table of docs/reliability.md, without its markers.
 
     Raises:
         ValueError: a run failed, or fuzzing found something: such a table would say what is not so.
     """
     runs = list(runs)
-    bad = [str(run["seed"]) for run in runs if not run["ok"]]
+    bad = [f"seed {run['seed']}" for run in runs if not run["ok"]]
+    bad += [scene["scene"] for scene in scenes if not scene["ok"]]
     if bad:
-        raise ValueError(f"runs that failed are no proof: seed {', '.join(bad)}")
+        raise ValueError(f"runs that failed are no proof: {', '.join(bad)}")
     if fuzz.get("found"):
         raise ValueError(f"fuzzing has {fuzz['found']} findings: mend them first")
     faults, messages = Counter[str](), Counter[str]()
-    for run in runs:
+    for run in (*runs, *scenes):
         faults.update(run["faults"])
         messages.update(messages_of(run))
     rows = [("faults survived", f"{sum(faults.values()):,}", "")]
@@ -122,7 +136,12 @@ def table(runs: Iterable[Mapping[str, Any]], fuzz: Mapping[str, Any]) -> str:
     if inputs:
         what = f"into {len(inputs)} decoders, nothing found: {', '.join(sorted(inputs))}"
         rows.append(("inputs fuzzed", f"{sum(inputs.values()):,}", what))
-    hours = sum(run["machine_s"] for run in runs) / 3600
+    if scenes:
+        rate = min(scene["per_s"] for scene in scenes)
+        what = f"of gateways and rank 0 killed and stopped under {rate:,} events/s or more, before "
+        what += f"{scenes[0]['dashboards']} dashboards that come back"
+        rows.append(("events that outlive", f"{len(scenes)} scenes", what))
+    hours = sum(run["machine_s"] for run in (*runs, *scenes)) / 3600
     seeds = ", ".join(str(run["seed"]) for run in runs)
     rows += [("seeds", f"{len(runs)}", seeds), ("machine hours", f"{hours:.1f}", "of these runs")]
     lines = [f"| {name} | {figure} | {what} |" for name, figure, what in rows]

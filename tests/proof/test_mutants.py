@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from tests.proof.mutants import MUTANTS, ROOT, Outdated, make
+from tests.proof.returns import SCENES
 
 pytestmark = pytest.mark.tools
 
@@ -33,4 +34,8 @@ def test_a_mutant_of_another_version_says_so(tmp_path):
 
 
 def test_every_guarded_rule_is_one_of_the_checker():
-    assert {mutant.rule for mutant in MUTANTS} >= {"C1", "C2", "C7", "C8", "C9", "C10"}
+    assert {mutant.rule for mutant in MUTANTS} >= {"C1", "C2", "C7", "C8", "C9", "C10", "C13", "C14"}
+
+
+def test_scenes_that_mutants_are_for_are_there():
+    assert {mutant.plan for mutant in MUTANTS if isinstance(mutant.plan, str)} <= SCENES.keys()

@@ -9,7 +9,6 @@ from tests.proof import report
 from tests.proof.__main__ import main
 from tests.proof.checker import Verdict, check
 from tests.proof.scene import busy
-from tests.proof.schedule import Schedule
 from tests.proof.test_checker_passes import lively
 
 pytestmark = pytest.mark.tools
@@ -25,7 +24,7 @@ def told(seed=1, ok=True, **more):
     verdict.faults = {"kill9": 2, "freeze": 1}
     if not ok:
         verdict.add("C5", "broken")
-    return report.result(Schedule(seed, 60.0, ()), verdict, machine_s=90.0, **more)
+    return report.result({"seed": seed, "seconds": 60.0}, verdict, machine_s=90.0, **more)
 
 
 def rows(text):
@@ -61,9 +60,25 @@ def test_without_fuzzing_there_is_no_row_of_it():
     assert "fuzzed" not in report.table([told()], {})
 
 
+def test_scenes_of_events_that_outlive_are_added():
+    verdict = Verdict(faults={"kill9": 2})
+    verdict.messages.update({"events dashboards": 1000, "events delivered": 50_000})
+    played = {"dashboards": 50, "scene": "one"}
+    scenes = [report.result({**played, "per_s": per_s}, verdict, machine_s=36.0) for per_s in (2001, 1998)]
+    found = rows(report.table([told(1)], {}, scenes))
+    assert ["events that outlive", "2 scenes"] in [row[:2] for row in found]
+    (what,) = (row[2] for row in found if row[0] == "events that outlive")
+    assert "1,998 events/s" in what
+    assert "50 dashboards" in what
+    assert found[0][:2] == ["faults survived", "7"]
+    assert ["", "2,005", report.MESSAGES["events"]] in found
+
+
 def test_a_failed_run_is_no_proof():
     with pytest.raises(ValueError, match="seed 3"):
         report.table([told(1), told(3, ok=False)], {})
+    with pytest.raises(ValueError, match="all gateways"):
+        report.table([told(1)], {}, [{"scene": "all gateways", "ok": False}])
 
 
 def test_what_fuzzing_found_has_to_be_mended_first():
@@ -81,14 +96,16 @@ def test_results_are_kept_by_seed(tmp_path):
         report.keep(told(seed), tmp_path)
     report.keep(told(2, problems=["again"]), tmp_path)
     (tmp_path / "fuzz.json").write_text('{"found": 0, "decoders": {}}')
-    runs, fuzz = report.load(tmp_path)
+    assert report.keep_scenes([{"scene": "all"}], tmp_path).name == "returns.json"
+    runs, fuzz, scenes = report.load(tmp_path)
+    assert scenes == [{"scene": "all"}]
     assert [run["seed"] for run in runs] == [2, 12]
     assert runs[0]["problems"] == ["again"]
     assert fuzz == {"found": 0, "decoders": {}}
 
 
 def test_nothing_kept_is_nothing_proved(tmp_path):
-    assert report.load(tmp_path) == ([], {})
+    assert report.load(tmp_path) == ([], {}, [])
 
 
 def test_the_table_goes_between_its_markers_and_nowhere_else(tmp_path):

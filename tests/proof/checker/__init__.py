@@ -10,6 +10,7 @@
     stamps      C9: who was allowed to send, serve and receive what
     usage       C10: memory, descriptors, tasks
     jobs        C11: NFP
+    returns     C7, C9, C13, C14 over the dashboards of a scene
     judge       all of it
 
 The rules. A way is *touched* in a time when a fault, or the ``settle_s`` after its end, overlaps that time and
@@ -45,7 +46,10 @@ C11  A job that was acknowledged has exactly one recorded result for each worker
 C12  A cast or a notification is served at most once, a fan-out at most once by each server; exactly once where the way
      to every server is untouched. Restarts of oslo.messaging's proxies touch nothing, nor do they in C5.
 C13  A web client that comes back, to any gateway, and is told that nothing is missing gets every event between the last
-     one that it had and the number it is told, whatever happened; and none that it had.
+     one that it had and the number it is told, whatever happened; and none that it had. In a scene of
+     `tests.proof.returns` a dashboard gets every event from its first one to the last, but where it is told of a loss.
+C14  In a scene nobody is told of a loss, and numbers go on, where rank 0, its journal or a gateway has the events;
+     where they are gone every dashboard is told so, and where rank 0 is gone without a journal numbers begin anew.
 
 What is not demanded. Nothing is said about how long an untouched call takes beyond its party's own patience, nor that
 a call which failed was not served: the answer may have been lost behind it.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.proof import logs
-from tests.proof.checker import calls, events, jobs, stamps, usage
+from tests.proof.checker import calls, events, jobs, returns, stamps, usage
 from tests.proof.checker.story import Story, Unjudgeable
 from tests.proof.checker.verdict import Verdict
 
@@ -27,7 +27,11 @@ def check(folder: Path) -> Verdict:
         FileNotFoundError: there is no run. logs.Malformed, Unjudgeable: it cannot be judged.
     """
     verdict = Verdict()
-    story = Story(logs.read(folder), verdict)
+    files = logs.read(folder)
+    if any(line["ev"] == "scene" for line in files[0]):
+        returns.judge(files, verdict)
+        return verdict
+    story = Story(files, verdict)
     verdict.faults = dict(story.trouble.kinds)
     for rule in (calls, events, stamps, usage, jobs):
         rule.judge(story, verdict)

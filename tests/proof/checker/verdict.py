@@ -15,7 +15,7 @@ class Violation:
     """One rule broken once.
 
     Attributes:
-        rule: ``C0`` to ``C13``. what: a sentence for people. t: when, seconds of the run's clock.
+        rule: ``C0`` to ``C14``. what: a sentence for people. t: when, seconds of the run's clock.
         ids: connections, messages and members that it is about.
     """
 

@@ -13,4 +13,5 @@ nothing. SIGUSR1: make no new load and say ``drained`` on stdout when nothing is
     http        calls and server-sent events over HTTP
     nfp         workers and clients of NFP
     oslo        servers and clients of oslo.messaging's topics
+    dashboards  not one of these: dashboards of a scene and their publisher, in the process of `tests.proof.returns`
 """
