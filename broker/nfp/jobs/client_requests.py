@@ -78,7 +78,7 @@ def _refusal(
             f"timeout {head.timeout_s:g} s: a job of this broker has {longest_s:g} s at most (nfp.job_ttl_s)"
         )
         return 400, text, errno.EINVAL
-    full = jobs.full(packet.service, [name for name in plan.parts if name], holder)
+    full = jobs.full(packet.service, plan.parts, holder)
     return (500, full, errno.EAGAIN) if full else None
 
 

@@ -143,7 +143,7 @@ class Jobs:
     # -- a job begins -----------------------------------------------------------------------------
 
     def full(self, service: str, names: Sequence[str], holder: str) -> str:
-        """Why a request cannot wait, "" when it can. ``names`` are empty for any worker of the service."""
+        """Why a request cannot wait, "" when it can; ``names`` are those of its parts."""
         config = self.config
         if self.open_jobs >= config.jobs_max:
             return f"the broker is full ({config.jobs_max} jobs)"
@@ -158,11 +158,14 @@ class Jobs:
         if waiting and waiting + more > config.parts_per_client:
             return f"requests of this client wait for {waiting} workers already ({config.parts_per_client})"
         found = self.registry.services.get(service)
-        if not names and found is not None and len(found.queue) + len(found.gathering) >= config.queue_max:
+        for_service = len(found.queue) + len(found.gathering) if found is not None else 0
+        if for_service >= config.queue_max and (not names or "" in names):
             return f"queue of service {service} is full ({config.queue_max})"
-        boxes = self.registry.mailboxes
-        name = next((name for name in names if name in boxes and len(boxes[name]) >= config.queue_max), "")
-        return f"queue of worker {name} is full ({config.queue_max})" if name else ""
+        for name in names:
+            box = self.registry.mailboxes.get(name)
+            if box is not None and len(box) >= config.queue_max:
+                return f"queue of worker {name} is full ({config.queue_max})"
+        return ""
 
     def count_open(self, job: Job, *, counted: bool = True) -> None:
         """``job`` has come, or is taken up again (not ``counted``)."""
@@ -173,10 +176,11 @@ class Jobs:
 
     def make_parts(self, job: Job, names: Iterable[str], now: float) -> list[Part]:
         """An open job's parts are known."""
-        parts = [Part(job, name, now) for name in names]
+        parts = []
+        for name in names:
+            part = job.parts[name] = Part(job, name, now)
+            parts.append(part)
         more = len(parts)
-        for part in parts:
-            job.parts[part.name] = part
         job.open += more
         job.size += more * PART_BYTES
         self.open_bytes += more * PART_BYTES
