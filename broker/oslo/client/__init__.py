@@ -1,11 +1,11 @@
-"""An application's process: its one real thread that owns the sockets, and what callers see of it.
+"""An application's process: the real thread that owns the sockets of its settings, and what callers see of it.
 
 ::
 
-    process         the core of this process: thread, reactor, clients; what a fork does to it
+    process         the clients of this process; what a fork does to them
     waiting         how a thread, or a greenlet, waits for the thread of the sockets
     session         ClientSession: the way into the pipelines; ``open_session``
-    client          Client: what belongs to one ``Settings``, in the thread of the sockets; what callers hand over to it
+    client          Client: what belongs to one ``Settings``: the thread of the sockets; what callers hand over to it
     routing         who listens where, as last heard
     calls           calls: choose, send, choose again, answer
     retry_queue     calls that have no place now
@@ -19,8 +19,8 @@
     proxy_links     the links to the own proxy: listeners opened, closed, opened again when it restarts; fan-outs
     inbox           what one listener has received and the application has not taken yet, and its credit
 
-Callers touch ``process``, ``session``, ``waiting``, ``inbox`` and ``Client.submit``; all else belongs
-to the thread of the sockets.
+Callers touch ``process``, ``session``, ``waiting``, ``inbox`` and what ``Client`` names; all else belongs to the thread
+of the sockets.
 """
 
 from broker.oslo.client.session import open_session

@@ -1,4 +1,4 @@
-"""What belongs to one ``Settings``: everything that the thread of the sockets does for its sessions.
+"""What belongs to one ``Settings``: its one real thread, which owns the sockets, and what that does for the sessions.
 
 What is counted (``reactor.counters``; each also says what was lost, so that nothing disappears without a trace)::
 
@@ -18,6 +18,7 @@ What is counted (``reactor.counters``; each also says what was lost, so that not
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -31,14 +32,19 @@ from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.listeners import Listeners
 from broker.oslo.client.publishing import Fanouts, Notifications, Publication, Publisher
 from broker.oslo.client.routing import RoutingTable
-from broker.oslo.client.waiting import Waiter, Waiters
-from broker.oslo.contract import Address, Closed, Settings, TooLarge, Undelivered
+from broker.oslo.client.waiting import LogWriter, Waiter, Waiters
+from broker.oslo.contract import Address, Closed, OsloFailure, Settings, TooLarge, Undelivered
 from broker.oslo.directory.state import Server
 from broker.oslo.reactor import Reactor, natives
 from broker.oslo.reactor.counters import Counters
 
 log = logging.getLogger("headgate.oslo")
 
+THREAD_NAME: Final = "headgate-oslo-sockets"
+SAID_S: Final = 0.5
+"""How long the last lines of the thread may take to be written."""
+END_S: Final = 5.0
+"""How much longer than its linger the end of a client is waited for: then the thread is stuck, which is a bug."""
 FLUSH_LOOK_S: Final = 0.005
 QUIET_S: Final = 60.0
 """Between two lines about the same topic, node or peer in an application's log."""
@@ -111,10 +117,10 @@ class SubmitQueue:
 
 
 class Client:
-    """One set of sockets, shared by all sessions of equal settings.
+    """One thread with one set of sockets, shared by all sessions of equal settings.
 
-    ``submit``, ``post``, ``end_inboxes``, ``submit_queue``, ``routes`` (its lookups) and ``over`` are for any thread;
-    all else is for the reactor's.
+    ``start``, ``submit``, ``post``, ``end_inboxes``, ``end``, ``submit_queue``, ``routes`` (its lookups) and ``over``
+    are for any thread; all else is for its own.
 
     Attributes:
         users: sessions; under the lock of the process's state.
@@ -122,13 +128,15 @@ class Client:
         failed: True when its thread has ended in an error: whoever comes next makes a new one.
     """
 
-    def __init__(self, reactor: Reactor, settings: Settings) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.users = 0
         self.over = self.failed = False
+        self._say = LogWriter()
+        reactor = self.reactor = Reactor(say=self._say, clock=time.monotonic)
+        self._ended: Waiter | None = None
         self.submit_queue = SubmitQueue()
         self.counters = Counters(reactor, quiet_s=QUIET_S)
-        self.reactor = reactor
         self._pid = os.getpid()
         self.thread = 0
         self._call = reactor.call_threadsafe
@@ -142,6 +150,69 @@ class Client:
         self.notifications = Notifications(self)
         self._senders = (self.calls, self.casts, self.fanouts, self.notifications)
         self.listeners = Listeners(self)
+
+    # ------------------------------------------------------------ its thread
+
+    def start(self) -> None:
+        """Open what the reactor needs and start the thread.
+
+        Raises:
+            OsloFailure: no descriptors or memory for it.
+        """
+        try:
+            self.reactor.open()
+            self.reactor.call_threadsafe(self._open)
+            natives.start_thread(self._run, THREAD_NAME)
+        except (OSError, RuntimeError) as error:
+            number = error.errno if isinstance(error, OSError) and error.errno else errno.EAGAIN
+            raise OsloFailure(f"the thread of the sockets cannot be started: {error}", number) from error
+
+    def _run(self) -> None:
+        try:
+            self.reactor.run()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self.reactor.close()
+            if self._ended is not None:
+                self._ended.set()
+
+    def _fail(self, error: Exception) -> None:
+        """The loop itself has failed: say so, leave nobody waiting, and let whoever comes next begin anew."""
+        self.failed = True
+        self.reactor.report(error)
+        text = (
+            "the thread of the sockets has ended: calls that wait fail, the next one starts a new thread;"
+            " servers and listeners of this process (pid %d) hear nothing until they are started again"
+        )
+        self.reactor.say(logging.CRITICAL, text, (os.getpid(),))
+        try:
+            self._shut(0)
+        except Exception as other:
+            self.reactor.report(other)
+
+    def end(self, ended: Waiter) -> Callable[[], None]:
+        """Send what was handed over, at most ``linger_s``, then close everything and end the thread.
+
+        Returns what waits for that, not much longer than it may take; ``ended`` has to be of the thread that calls it.
+        """
+        if self._ended is None:
+            self._ended = ended
+            self.reactor.call_threadsafe(self._close)
+        else:
+            ended.set()  # somebody else waits for it
+        if self.failed:  # looked at last: the thread looks at ``_ended`` after it has set it
+            ended.set()
+
+        def wait() -> None:
+            seconds = self.settings.linger_s + END_S
+            if not ended.wait(seconds):
+                log.error("the sockets of %s were not closed within %.1f s", self.settings.ipc_dir, seconds)
+            self._say.flush(SAID_S)
+
+        return wait
+
+    # ------------------------------------------------------------ for any thread
 
     def post(self, call: Callable[..., None], *args: Any) -> bool:
         """Have ``call`` called in the thread of the sockets. False: it is over, or we are in a forked child."""
@@ -222,7 +293,7 @@ class Client:
 
     # ------------------------------------------------------------ in the thread of the sockets
 
-    def open(self) -> None:
+    def _open(self) -> None:
         """Begin: read the directory. Sockets to nodes are opened when they are needed."""
         self.thread = natives.thread_id()
         self.calls.retries.open(self.settings.ready_s)
@@ -242,23 +313,22 @@ class Client:
         self.calls.cut_off(owner)
         left.set()
 
-    def close(self, closed: Callable[[Client], None]) -> None:
-        """Send what was handed over, at most ``linger_s``, then close everything and say so."""
+    def _close(self) -> None:
         self.over = True
         self._flush_until_s = self.reactor.now() + self.settings.linger_s
         self.calls.end_calls()
         self.casts.closed = True
-        self.reactor.call_soon(self._flush, closed)  # behind what was posted before
+        self.reactor.call_soon(self._flush)  # behind what was posted before
 
-    def _flush(self, closed: Callable[[Client], None]) -> None:
+    def _flush(self) -> None:
         now = self.reactor.now()
         waiting = self.submit_queue.waiting + self.listeners.waiting
         waiting += sum(sender.waiting for sender in self._senders)
         if waiting and now < self._flush_until_s:
-            self.reactor.call_later(FLUSH_LOOK_S, self._flush, closed)
+            self.reactor.call_later(FLUSH_LOOK_S, self._flush)
             return
         self._shut(max(int((self._flush_until_s - now) * 1000), 1))
-        closed(self)
+        self.reactor.stop()
 
     def _shut(self, linger_ms: int) -> None:
         self.over = True
@@ -267,11 +337,6 @@ class Client:
         for sender in reversed(self._senders):
             sender.close(linger_ms)
         self.submit_queue.wake()
-
-    def abandon(self) -> None:
-        """The thread has failed: nobody must wait for ever."""
-        self.failed = True
-        self._shut(0)
 
     # ------------------------------------------------------------ for status
 

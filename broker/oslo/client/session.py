@@ -56,7 +56,6 @@ class ClientSession:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._mine: process.ProcessState | None = None
-        self._core: process.ProcessCore | None = None
         self._client: Client | None = None
         self._inboxes: list[ClientInbox] = []
         self._closed = False
@@ -83,7 +82,7 @@ class ClientSession:
             if self._mine is not mine or self._client is None or self._client.failed:
                 if not self._settings.directories:
                     self._check_folder()
-                self._core, self._client = process.attach(mine, self._settings)
+                self._client = process.attach(mine, self._settings)
                 self._inboxes = []
                 self._mine = mine
             return self._client
@@ -324,9 +323,8 @@ class ClientSession:
                 return
             self._closed = True
             inboxes, self._inboxes = self._inboxes, []
-            core, client = self._core, self._client
-            here = self._mine is mine
-        if core is None or client is None or not here:
+            client = self._client if self._mine is mine else None
+        if client is None:
             return
         for inbox in inboxes:
             inbox.begin_stop()
@@ -335,4 +333,4 @@ class ClientSession:
         left = new_waiter()
         if client.post(client.leave, self, left):
             left.wait(self._settings.linger_s)
-        process.detach(mine, core, client)
+        process.detach(mine, client)

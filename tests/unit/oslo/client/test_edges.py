@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from broker.oslo.client import process, waiting
+from broker.oslo.client import waiting
 from broker.oslo.client.pending_calls import PendingCall
 from broker.oslo.contract import Address, CallTimeout, Closed, Undelivered
 from broker.oslo.frames import new_id
@@ -68,13 +68,12 @@ BROKEN = {"where to": {"address": Address("x", ["t"])}, "how long": {"due_s": ma
 def test_what_breaks_at_the_start_of_a_call_is_told_to_its_caller(serving, open_session, broken):
     port = open_session()
     port.call(WHERE, b"", timeout_s=PATIENCE_S)
-    core = process.state.cores[-1]
-    (client,) = core.clients.values()
+    client = port._client
     answers = []
     call = PendingCall(
         **{"address": WHERE, "body": b"", "id": new_id(), "done": answers.append} | BROKEN[broken]
     )
-    core.reactor.call_threadsafe(client.calls.start, call)
+    client.post(client.calls.start, call)
     until(lambda: answers, "an answer")
     assert isinstance(answers[0], Undelivered)
     assert ": not sent, since " in str(answers[0])
@@ -151,10 +150,10 @@ class Ended:
 
 
 def test_the_thread_may_die_and_the_next_call_starts_anew(serving, open_session, monkeypatch, caplog):
-    other = open_session(linger_s=0.5)  # in the same thread
+    other = open_session()  # of the same thread
     port = open_session()
     other.call(WHERE, b"", timeout_s=PATIENCE_S)
-    core = process.state.cores[-1]
+    client = other._client
     ended = []
 
     def call():
@@ -165,11 +164,11 @@ def test_the_thread_may_die_and_the_next_call_starts_anew(serving, open_session,
     waits = threading.Thread(target=call)
     waits.start()
     until(lambda: port.status().get("pending"), "a call that waits")
-    monkeypatch.setattr(core.reactor, "_epoll", Ended(core.reactor._epoll))
-    core.reactor.call_threadsafe(lambda: None)
+    monkeypatch.setattr(client.reactor, "_epoll", Ended(client.reactor._epoll))
+    client.reactor.call_threadsafe(lambda: None)
     waits.join(PATIENCE_S)
     assert ended == [True]
-    until(lambda: core.failed and core.reactor.context is None, "the end of the thread")
+    until(lambda: client.failed and client.reactor.context is None, "the end of the thread")
     assert serving.inbox.get(PATIENCE_S) is None  # nobody waits for ever
 
     def said() -> list[int]:
@@ -181,7 +180,7 @@ def test_the_thread_may_die_and_the_next_call_starts_anew(serving, open_session,
     fresh = Serving(port, Address("x", "t", "new"))
     try:
         assert other.call(Address("x", "t", "new"), b"on", timeout_s=PATIENCE_S) == b"new:on"
-        assert process.state.cores == [port._core] != [core]
+        assert other._client is port._client is not client
     finally:
         fresh.end()
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from broker.oslo.client import process
+from broker.oslo.client.client import THREAD_NAME
 from broker.oslo.client.session import ClientSession
 from broker.oslo.contract import Address
 from tests.live.oslo_raw import PATIENCE_S
@@ -42,7 +42,7 @@ def proxy(folder):
 
 
 def threads_of_sockets():
-    return [each for each in threading.enumerate() if each.name == process.THREAD_NAME]
+    return [each for each in threading.enumerate() if each.name == THREAD_NAME]
 
 
 def test_nothing_is_opened_before_the_first_use(folder, descriptors):
@@ -55,19 +55,20 @@ def test_nothing_is_opened_before_the_first_use(folder, descriptors):
 
 
 @pytest.mark.patient
-def test_all_ports_have_one_thread_and_it_ends_with_the_last(proxy, folder, descriptors):
+def test_ports_of_equal_settings_have_one_thread_and_it_ends_with_the_last(proxy, folder, descriptors):
     before = descriptors()
     for _ in range(3):
         one, same, other = (ClientSession(settings_at(folder, linger_s=s)) for s in (1.0, 1.0, 0.5))
         inboxes = [port.listen(Address("x", "t", str(n))) for n, port in enumerate((one, same, other))]
         assert one._client is same._client is not other._client
-        assert len(threads_of_sockets()) == 1
+        assert len(threads_of_sockets()) == 2
         for port in (one, same, other):
             port.cast(WHERE, b"")
         one.close()
         same.cast(WHERE, b"")
         same.listen(Address("x", "t", "again"))
         other.close()
+        assert len(threads_of_sockets()) == 1
         same.close()
         assert threads_of_sockets() == []
         assert all(inbox.get(None) is None for inbox in inboxes)
@@ -104,7 +105,7 @@ import os, signal, sys, threading, time, warnings
 warnings.simplefilter("error")
 from broker.oslo.contract import *
 from broker.oslo.client import open_session
-from broker.oslo.client.process import THREAD_NAME
+from broker.oslo.client.client import THREAD_NAME
 signal.alarm(40)
 port = open_session(Settings(ipc_dir=sys.argv[1], ready_s=5.0))
 where, server = Address("x", "t"), Address("x", "t", "s")
