@@ -171,10 +171,7 @@ class ReceivedMessage:
         """Notifications: give it back, to be delivered again at the end of the queue."""
         if self.envelope.kind == Kind.NOTIFY and not self._done:
             self._done = True
-            if self.size > self.inbox.body_max:
-                self._note_too_large("a notification that was given back", self.size)
-            else:
-                self.inbox.post(self.inbox.owner.requeue, self)
+            self.inbox.post(self.inbox.owner.requeue, self)
 
     def reply(self, body: bytes) -> None:
         """The result of a call; ignored for others."""

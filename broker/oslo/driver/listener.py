@@ -41,58 +41,10 @@ log = logging.getLogger(__name__)
 
 LEAST_WINDOW: Final = 64
 """As many as the threads of a server's executor, by default: with fewer some would be idle."""
-LOOK_S: Final = 0.5
-"""While it is full it is looked at this often at least."""
 _numbers = itertools.count(1)
 """Counted, not drawn: random bytes cost a system call without the interpreter's lock, which workers then take."""
 _PAUSE_S: Final = 0.1
 """Between two looks at an inbox that ended under a server that goes on polling: its transport was cleaned up first."""
-
-
-class Window:
-    """Counts messages handed out and acknowledged.
-
-    One thread hands out (``wait``, ``take``), any thread acknowledges (``give``); only one may wait. A lock of its own
-    is not needed: what is taken has one writer, what is given is counted by one instruction.
-
-    Args:
-        limit: messages.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._low = limit // 2
-        self._taken = 0
-        self._given = 0
-        self._numbers = itertools.count(1)
-        self._room = threading.Event()
-        self._waiting = False
-        self._open = False
-
-    def wait(self) -> None:
-        """Return when fewer than ``limit`` are out; when none were, at once."""
-        while self._taken - self._given >= self._limit and not self._open:
-            self._room.clear()
-            self._waiting = True
-            if self._taken - self._given >= self._limit and not self._open:
-                self._room.wait(LOOK_S)
-        self._waiting = False
-
-    def take(self) -> None:
-        """Count a message that is handed out."""
-        self._taken += 1
-
-    def give(self) -> None:
-        """A message was acknowledged or given back: there is room for another one."""
-        self._given = given = next(self._numbers)
-        if self._waiting and self._taken - given <= self._low:
-            self._waiting = False
-            self._room.set()
-
-    def open(self) -> None:
-        """Never wait again: what is left is drained."""
-        self._open = True
-        self._room.set()
 
 
 class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
@@ -166,9 +118,6 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
         batch_max: messages that a batch may hold at most; more would never come before the first are acknowledged.
         window: messages that may be handed out and not acknowledged.
         form: of bodies.
-
-    Attributes:
-        window: the same, counted.
     """
 
     def __init__(
@@ -177,7 +126,7 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
         super().__init__(prefetch_size=batch_max)
         self._form = form
         self._inbox = inbox
-        self.window = Window(window)
+        self._room = threading.Semaphore(window)
         self._stopped = False
 
     def poll(
@@ -213,14 +162,15 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
 
     def _next(self, timeout_s: float | None) -> ZmqIncoming | None:
         """The next message that can be read; others are answered, so that their callers need not wait."""
-        self.window.wait()
+        if not self._stopped:  # or what is left is drained
+            self._room.acquire()
         while True:
             item = self._inbox.get(timeout_s)
             if item is None:
+                self._room.release()
                 return None
-            incoming = self.read(item, self.window.give)
+            incoming = self.read(item, self._room.release)
             if incoming is not None:
-                self.window.take()
                 return incoming
 
     def read(self, item: ReceivedMessage, settled: Callable[[], None] | None = None) -> ZmqIncoming | None:
@@ -241,13 +191,13 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
     def stop(self) -> None:
         """Take nothing more; ``poll`` gives what is here, then nothing, at once."""
         self._stopped = True
-        self.window.open()
+        self._room.release()
         self._guarded(self._inbox.stop)
 
     def cleanup(self) -> None:
         """End it. Replies that are on their way still go out."""
         self._stopped = True
-        self.window.open()
+        self._room.release()
         self._guarded(self._inbox.close)
 
     @staticmethod

@@ -28,18 +28,14 @@ if TYPE_CHECKING:
 
 THREADS_MAX: Final = 4
 """Names that are looked up at the same time: one that takes long must not keep all others."""
-QUEUE_MAX: Final = 1024
-"""Names that may wait for a thread; others come again after their pause."""
 HOSTS_MAX: Final = 4096
 """Names whose addresses are kept; beyond it those that nobody waits for are forgotten."""
 FRESH_S: Final = 10.0
 """Addresses are used for so long without asking again: all pipelines of a node are connected to in one go."""
 PAUSE_FIRST_S: Final = 0.25
-PAUSE_SOON_S: Final = 1.0
-PAUSE_LAST_S: Final = 60.0
-"""Between two attempts at a name that cannot be resolved: the first, the longest during the first ``LONG_S``, when the
-peer is probably just being started, and the longest later; doubled from the one to the other."""
-LONG_S: Final = 60.0
+PAUSE_LAST_S: Final = 5.0
+"""Between two attempts at a name that cannot be resolved: the first and the longest; doubled from the one to the other.
+"""
 QUIET_S: Final = 5.0
 """Between two lines in the log, whatever name they are about: without a name server all fail at once."""
 THREAD_NAME: Final = "headgate-oslo-names"
@@ -83,7 +79,6 @@ class _Host:
         "addresses",
         "asked",
         "backoff",
-        "failing_since_s",
         "fresh_until_s",
         "said",
         "timer",
@@ -94,26 +89,19 @@ class _Host:
         self.addresses: Addresses = ()
         self.fresh_until_s = 0.0
         self.backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S, spread=False)
-        self.failing_since_s = 0.0
         self.waiting: dict[Link, None] = {}
         self.asked = self.said = False
         self.timer: Timer | None = None
 
 
 class Names:
-    """The names that the sockets of one reactor connect to; for its thread.
-
-    Attributes:
-        counts: ``looked_up`` and ``failed`` attempts.
-    """
+    """The names that the sockets of one reactor connect to; for its thread."""
 
     def __init__(self, reactor: Reactor) -> None:
-        self.counts = {"looked_up": 0, "failed": 0}
         self._reactor = reactor
         self._hosts: dict[str, _Host] = {}
         self._queue: Any = _queue.SimpleQueue()  # real, whatever eventlet has patched
         self._threads = 0
-        self._pending = 0
         self._lines = Throttle(QUIET_S)
 
     def find(self, host: str, link: Link) -> None:
@@ -134,32 +122,26 @@ class Names:
         kept = {host: each for host, each in self._hosts.items() if each.waiting or each.asked or each.timer}
         self._hosts = kept
 
-    def status(self) -> dict[str, int]:
-        """For status."""
-        unknown = sum(bool(each.waiting) for each in self._hosts.values())
-        return {"known": len(self._hosts) - unknown, "waited_for": unknown, **self.counts}
-
     def close(self) -> None:
         """Nobody wants anything any more; threads end when they return."""
         for _ in range(self._threads):
             self._queue.put(None)
-        self._threads = self._pending = 0
+        self._threads = 0
         self._queue = _queue.SimpleQueue()
         self._hosts.clear()
 
     # ------------------------------------------------------------ asking
 
     def _ask(self, host: str, each: _Host) -> None:
-        if self._pending >= QUEUE_MAX or not self._staffed():
+        if not self._staffed():
             self._later(host, each)
             return
         each.asked = True
-        self._pending += 1
         self._queue.put(host)
 
     def _staffed(self) -> bool:
-        """Start one thread more when all are busy; False: there is none at all."""
-        if self._threads <= self._pending and self._threads < THREADS_MAX:
+        """Start one thread more, of those there may be; False: there is none at all."""
+        if self._threads < THREADS_MAX:
             queue, reactor, took = self._queue, self._reactor, self._took
 
             def done(host: str, addresses: Addresses, why: str) -> None:
@@ -173,13 +155,7 @@ class Names:
         return self._threads > 0
 
     def _later(self, host: str, each: _Host) -> None:
-        now = self._reactor.now()
-        if not each.backoff.failures:
-            each.failing_since_s = now
-        longest_s = PAUSE_SOON_S if now - each.failing_since_s < LONG_S else None
-        each.timer = self._reactor.call_later(
-            each.backoff.after(longest_s=longest_s), self._again, host, each
-        )
+        each.timer = self._reactor.call_later(each.backoff.after(), self._again, host, each)
 
     def _again(self, host: str, each: _Host) -> None:
         each.timer = None
@@ -195,9 +171,7 @@ class Names:
         each = self._hosts.get(host)
         if queue is not self._queue or each is None:
             return  # asked before we were closed
-        self._pending -= 1
         each.asked = False
-        self.counts["looked_up"] += 1
         if addresses:
             each.addresses, each.fresh_until_s = addresses, self._reactor.now() + FRESH_S
             each.backoff.reset()
@@ -205,7 +179,6 @@ class Names:
                 each.said = False
                 self._say(logging.INFO, "host %.255r is known again: %s", host, addresses[0])
         else:
-            self.counts["failed"] += 1
             if not each.said:
                 text = "host %.255r cannot be resolved: %.200s; tried again while it is needed"
                 each.said = self._say(logging.WARNING, text, host, why)

@@ -6,10 +6,10 @@ a green ``select`` has no epoll at all; and a lock that a real thread and greenl
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from time import monotonic
 from types import ModuleType
 from typing import Any, Final
@@ -37,15 +37,19 @@ def _original(name: str) -> ModuleType:
     return __import__(name)
 
 
+# functions of the interpreter stay what they are, whatever eventlet puts into their modules afterwards
+allocate_lock: Final[Callable[[], Any]] = _original("_thread").allocate_lock
+"""A real lock: for a few instructions, or to wait in a thread that is not green."""
+thread_id: Final[Callable[[], int]] = _original("_thread").get_ident
+"""Of the real thread that calls."""
+new_epoll: Final[Callable[[], Any]] = _original("select").epoll
+"""A real epoll object."""
+
+
 def threads_are_green() -> bool:
     """True when eventlet has patched threads: whoever waits must let the other greenlets run."""
     patcher = sys.modules.get("eventlet.patcher")
     return patcher is not None and bool(patcher.is_monkey_patched("thread"))
-
-
-def allocate_lock() -> Any:
-    """A real lock: for a few instructions, or to wait in a thread that is not green."""
-    return _original("_thread").allocate_lock() if threads_are_green() else _thread.allocate_lock()
 
 
 def start_thread(run: Any, name: str) -> Any:
@@ -58,16 +62,6 @@ def start_thread(run: Any, name: str) -> Any:
 def new_event() -> Any:
     """A real ``threading.Event``, for threads of ``start_thread``."""
     return _original("threading").Event()
-
-
-def thread_id() -> int:
-    """Of the real thread that calls."""
-    return (_original("_thread") if threads_are_green() else _thread).get_ident()  # type: ignore[no-any-return]
-
-
-def new_epoll() -> Any:
-    """A real epoll object."""
-    return _original("select").epoll()
 
 
 class Bell:

@@ -166,7 +166,6 @@ class Socket:
         sent_bytes, received_bytes: their frames, apart from each other.
         refused: messages that found no room.
         flushed: called with each message that waited and has now been given to libzmq.
-        ended: called once, when the socket has been closed.
         stale: asked before a message that waited is sent; True drops it, and whoever answers counts it.
         tap: called with each message that was given to libzmq; what it raises is reported. None: nobody records them.
     """
@@ -175,7 +174,7 @@ class Socket:
     __slots__ = (
         "_bundled", "_bytes_max", "_fd", "_most", "_msgs_max", "_origin", "_outbox", "_patience_s", "_paused",
         "_queue", "_reactor", "_receive", "_recv", "_retry", "_send", "_skipping", "_tells_room", "closed",
-        "ended", "flushed", "received", "received_bytes", "refused", "sent", "sent_bytes", "sock", "stale",
+        "flushed", "received", "received_bytes", "refused", "sent", "sent_bytes", "sock", "stale",
         "tap",
     )  # fmt: skip
 
@@ -192,7 +191,6 @@ class Socket:
         self.sock = sock
         self.sent = self.received = self.sent_bytes = self.received_bytes = self.refused = 0
         self.flushed: Callable[[Frames], None] | None = None
-        self.ended: Callable[[], None] | None = None
         self.stale: Callable[[Frames], bool] | None = None
         self.tap: Callable[[Frames], None] | None = None
         self.closed = False
@@ -445,8 +443,6 @@ class Socket:
         self._reactor.remove_reader(self._fd)
         self._reactor.forget(self)
         self.sock.close(linger_ms)
-        if self.ended is not None:
-            self.ended()
 
 
 _EVENT: Final = struct.Struct("=HI")

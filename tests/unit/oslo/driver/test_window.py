@@ -4,7 +4,7 @@ import threading
 
 from broker.oslo.contract import Address
 from broker.oslo.driver import serialization
-from broker.oslo.driver.listener import Window, ZmqListener
+from broker.oslo.driver.listener import ZmqListener
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
 HERE = Address("e", "t")
@@ -17,30 +17,6 @@ def filled(count: int) -> MemoryIntake:
         body = serialization.request_body({}, {"method": "m", "args": {"n": number}})
         inbox.put(MemoryItem(body, HERE))
     return inbox
-
-
-def test_a_full_window_waits_for_half_of_it() -> None:
-    window = Window(4)
-    for _ in range(4):
-        window.take()
-    through = threading.Event()
-    thread = threading.Thread(target=lambda: (window.wait(), through.set()))
-    thread.start()
-    assert not through.wait(0.1)
-    for _ in range(2):
-        window.give()
-    assert through.wait(PATIENCE_S)
-    thread.join()
-
-
-def test_nobody_waits_once_it_is_open() -> None:
-    window = Window(1)
-    window.take()
-    thread = threading.Thread(target=window.wait)
-    thread.start()
-    window.open()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
 
 
 def test_a_listener_hands_out_as_many_as_were_acknowledged() -> None:
