@@ -7,10 +7,8 @@
     session         ClientSession: the way into the pipelines; ``open_session``
     client          Client: what belongs to one ``Settings``: the thread of the sockets; what callers hand over to it
     routing         who listens where, as last heard
-    calls           calls: choose, send, choose again, answer
-    retry_queue     calls that have no place now
+    calls           calls: pending ones, choose, send, choose again, answer; those that have no place now
     casts           casts on their way out
-    pending_calls   PURE  pending calls and their deadlines
     chooser         PURE  strict round robin over servers
     links           a pipeline's sender and its links, one to each node: the outbox, whether it moves, what goes again
     resend          PURE  what is sent again when a connection ends, and which of it a listener has had: none runs twice

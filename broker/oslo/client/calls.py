@@ -6,29 +6,30 @@ knows by the id whether it has it: it takes it, or answers once more, or goes on
 server cannot be asked any more ends at once, since nobody knows whether it ran.
 
 What cannot be sent now waits, and is tried again when the directory changes, when a node is back, and from time to
-time (``retry_queue``).
+time (``RetryQueue``).
 """
 
 # compiled: mypyc
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Container
+from collections import deque
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
 from broker.awake import StallMeter
 from broker.oslo.client.casts import Cast
 from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.links import NodeLink, Sender
-from broker.oslo.client.pending_calls import PendingCall, PendingCalls
-from broker.oslo.client.retry_queue import RetryQueue
+from broker.oslo.client.resend import Parcel
 from broker.oslo.client.routing import RoutingTable, Servers
-from broker.oslo.contract import CallTimeout, Closed, OsloFailure, Refused, Undelivered, Unroutable
+from broker.oslo.contract import Address, CallTimeout, Closed, OsloFailure, Refused, Undelivered, Unroutable
 from broker.oslo.directory.state import Server
-from broker.oslo.frames import Envelope, Kind, Malformed, decode
+from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, encode
 from broker.oslo.names import REASONS, Pipeline, Reason
-from broker.oslo.reactor import Timer
+from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.socket import Frames
 
 if TYPE_CHECKING:
@@ -43,6 +44,298 @@ REPEAT_S: Final = 0.1
 LEAST_S: Final = 0.05
 """A call that had less time was not kept by the network: a first connection alone may take as long."""
 _AGAIN: Final = (Reason.NO_ROUTE, Reason.BUSY, Reason.LEAVING)
+Answer = bytes | OsloFailure
+SPARE: Final = 64
+"""Entries of answered calls that the heap may always keep."""
+
+_CONFIRM: Final = int(Flag.CONFIRM)
+_MANDATORY: Final = int(Flag.MANDATORY)
+_REPEATED: Final = int(Flag.REPEATED)
+_U32_MAX: Final = 0xFFFFFFFF
+
+PAUSE_S: Final = 0.1
+"""Between two rounds through servers that refused, or whose nodes are down."""
+ROUND_MAX: Final = 256
+"""Calls of one topic that are tried after a pause: a server that is full refuses each of them."""
+
+
+class PendingCall(Parcel):
+    """A call, or a cast that wants to know that a server has it.
+
+    Args:
+        address: where to.
+        body: opaque.
+        id: 16 bytes.
+        kind: CALL or CAST.
+        due_s: end of the whole call, on the clock of whoever keeps it; None: never.
+        timeout_s: the same, as asked for: for texts.
+        monitor_s: seconds without a heartbeat after which it ends, too; None: not monitored.
+        mandatory: fails at once when nobody listens.
+        tries: for casts: how often a full queue may be found before it fails; None: without end.
+        owner: whose it is.
+
+    Attributes:
+        done: called with the answer, once.
+        end_s: when it ends without news: the nearer one of both deadlines.
+        listener: who was chosen.
+        sent: libzmq has it; only a refusal allows another choice.
+        tried: listeners that refused it.
+        answer: None while it is pending.
+
+    It is ``over`` once it is answered.
+    """
+
+    __slots__ = (
+        "address", "answer", "body", "done", "due_s", "end_s", "id", "kind", "listener", "mandatory", "monitor_s",
+        "owner", "refusal", "sent", "timeout_s", "tried", "tries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        address: Address,
+        body: bytes,
+        id: bytes,  # noqa: A002
+        done: Callable[[Answer], None],
+        *,
+        kind: Kind = Kind.CALL,
+        due_s: float | None = None,
+        timeout_s: float | None = None,
+        monitor_s: float | None = None,
+        mandatory: bool = False,
+        tries: int | None = None,
+        owner: object = None,
+    ) -> None:
+        super().__init__(len(body))
+        self.address = address
+        self.body = body
+        self.id = id
+        self.kind = kind
+        self.due_s = due_s
+        self.timeout_s = timeout_s
+        self.monitor_s = monitor_s
+        self.mandatory = mandatory
+        self.tries = tries
+        self.owner = owner
+        self.done = done
+        self.end_s = due_s
+        self.listener = ""
+        self.sent = False
+        self.tried: set[str] | None = None
+        self.refusal = 0
+        self.answer: Answer | None = None
+
+    def finish(self, answer: Answer) -> None:
+        """Answer it; only the first answer counts."""
+        if not self.over:
+            self.over = True
+            self.answer = answer
+            self.done(answer)
+
+    def beaten(self, now: float) -> None:
+        """A heartbeat came (or it was sent): a monitored call goes on waiting."""
+        if self.monitor_s is not None:
+            quiet_s = now + self.monitor_s
+            self.end_s = quiet_s if self.due_s is None or quiet_s < self.due_s else self.due_s
+
+    def forgive(self, absent: float, now: float) -> None:
+        """So many seconds were nobody's silence: its end is later, ``monitor_s`` from ``now`` at most."""
+        quiet_s = self.end_s
+        if self.monitor_s is not None and quiet_s is not None:
+            self.beaten(min(quiet_s + absent - self.monitor_s, now))
+
+    def mark_repeated(self) -> None:
+        """See ``Parcel``; its server cannot be heard for the moment: heartbeats are not waited for until ``beaten``."""
+        self.sent, self.repeated = False, True
+        self.end_s = self.due_s
+
+    def head(self, now: float) -> bytes | None:
+        """Its envelope, when it is sent now; None: it is over, or ends in a moment."""
+        if self.over:
+            return None
+        ttl_ms = 0
+        if self.due_s is not None:
+            ttl_ms = int((self.due_s - now) * 1000)
+            if ttl_ms <= 0:
+                return None
+        address = self.address
+        flags = 0 if self.kind is Kind.CALL else _CONFIRM
+        if self.repeated:
+            flags |= _REPEATED
+        return encode(
+            self.kind,
+            address.exchange,
+            address.topic,
+            address.server,
+            (self.listener,),
+            flags=flags | _MANDATORY if self.mandatory else flags,
+            ttl_ms=min(ttl_ms, _U32_MAX),
+            word=0 if self.monitor_s is None else min(max(int(self.monitor_s * 1000), 1), _U32_MAX),
+            id=self.id,
+        )
+
+    def cut(self) -> Closed:
+        """What it is told when its session is closed while it waits."""
+        if not self.sent:
+            return Closed(f"{self.address}: the session was closed before it was sent")
+        what = "it may be executed all the same" if self.kind is Kind.CALL else "a server may have it"
+        return Closed(f"{self.address}: the session was closed while it waited for its answer; {what}")
+
+    @property
+    def monitored_out(self) -> bool:
+        """True when a missing heartbeat ends it, and not its whole time."""
+        return self.monitor_s is not None and self.end_s != self.due_s
+
+
+class PendingCalls(dict[bytes, PendingCall]):
+    """The pending ones, by id, and when they stop waiting.
+
+    Each is one entry of a dict and one of a heap of deadlines. Nearly all are answered long before their deadline: what
+    is left of them in the heap is thrown out when it is more than half of it. A heartbeat moves a deadline without
+    touching the heap: an entry that comes up too early goes back in.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: list[tuple[float, bytes]] = []
+
+    def add(self, call: PendingCall) -> None:
+        """Keep it until it is taken out or has ended; or its deadline is nearer than it was."""
+        self[call.id] = call
+        if call.end_s is not None:
+            if len(self._ends) > 2 * len(self) + SPARE:
+                self._ends = [(end_s, number) for end_s, number in self._ends if number in self]
+                heapq.heapify(self._ends)
+            heapq.heappush(self._ends, (call.end_s, call.id))
+
+    def forgive(self, absent: float, now: float) -> None:
+        """This process was stopped: heartbeats are waited for so much longer, the time of a call is what it was."""
+        if not absent:
+            return
+        for call in self.values():
+            if call.monitored_out:
+                call.forgive(absent, now)
+
+    def next_end_s(self) -> float | None:
+        """When to ask ``pop_due`` next; None: nothing ends."""
+        return self._ends[0][0] if self._ends else None
+
+    def pop_due(self, now: float) -> list[PendingCall]:
+        """Take out those whose time is over."""
+        over: list[PendingCall] = []
+        ends = self._ends
+        while ends and ends[0][0] <= now:
+            number = heapq.heappop(ends)[1]
+            call = self.get(number)
+            if call is None or call.end_s is None:
+                continue
+            if call.end_s > now:
+                heapq.heappush(ends, (call.end_s, number))
+                continue
+            del self[number]
+            over.append(call)
+        return over
+
+
+class RetryQueue:
+    """The calls of one client that have no place now: nobody listens yet, nothing is known yet, or all servers have
+    refused or are down.
+
+    They are tried again when there is news, and every ``PAUSE_S``, in the order in which they came; one of them
+    whenever a call to their topic is answered, since its server has room for another one then. Trying costs time: a
+    round ends at the first one of a topic for whom there is no place, and after ``ROUND_MAX`` of those that would only
+    be refused again.
+
+    Args:
+        place: finds a place for a call, or ends it, or adds it again (its ``link`` is None then).
+    """
+
+    def __init__(self, reactor: Reactor, routes: RoutingTable, place: Callable[[PendingCall], None]) -> None:
+        self._reactor = reactor
+        self._routes = routes
+        self._place = place
+        self._waiting: dict[tuple[str, str], deque[PendingCall]] = {}
+        self._pause: Timer | None = None
+        self._until_s = 0.0
+        self._was_synced = False
+
+    def open(self, ready_s: float) -> None:
+        """The directory has ``ready_s`` from now on to answer."""
+        self._until_s = self._reactor.now() + ready_s
+
+    @property
+    def overdue(self) -> bool:
+        """The directory should have answered by now."""
+        return self._reactor.now() >= self._until_s
+
+    def add(self, call: PendingCall) -> None:
+        """Keep ``call`` until there is a place for it: at the end of those of its topic."""
+        call.link = None
+        self._waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
+        self._arm()
+
+    def retry(self) -> None:
+        """Look for places: something has changed."""
+        if self._waiting:
+            self._retry_all(False)
+
+    def retry_soon(self) -> None:
+        """As ``retry``, not from within what brings it."""
+        if self._waiting:
+            self._reactor.call_soon(self.retry)
+
+    def retry_after_answer(self, address: Address) -> None:
+        """A server at that topic has answered: the call that waits longest may have the place, unless its tries are
+        counted: those are one in each pause.
+        """
+        key = (address.exchange, address.topic)
+        calls = self._waiting.get(key)
+        while calls and (calls[0].over or calls[0].tries is None):
+            call = calls.popleft()
+            if not calls:
+                del self._waiting[key]
+            if not call.over:
+                call.tried = None
+                self._place(call)
+                return
+
+    def close(self) -> None:
+        """Forget all of them."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._waiting.clear()
+
+    def _arm(self) -> None:
+        if self._waiting and self._pause is None:
+            self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
+
+    def _retry_after_pause(self) -> None:
+        self._pause = None
+        self._retry_all(True)
+
+    def _retry_all(self, paused: bool) -> None:
+        synced = self._routes.synced
+        everything = synced is not self._was_synced or (not synced and self.overdue)
+        self._was_synced = synced
+        for key in list(self._waiting):
+            calls = [call for call in self._waiting.pop(key) if not call.over]
+            if everything or self._routes.replica.servers(*key):
+                calls = self._round(calls, paused, everything)
+            if calls:  # they are older than those that were added again meanwhile
+                self._waiting[key] = deque([*calls, *self._waiting.get(key, ())])
+        self._arm()
+
+    def _round(self, calls: list[PendingCall], paused: bool, everything: bool) -> list[PendingCall]:
+        """Try them; returns those that were not tried. After a pause those who have refused may be asked again."""
+        for at, call in enumerate(calls):
+            if paused and at >= ROUND_MAX and not everything:
+                return calls[at:]
+            if paused:
+                call.tried = None
+            self._place(call)
+            nowhere = call.link is None and not (call.over or call.tried or call.address.server)
+            if nowhere and not everything:
+                return calls[at + 1 :]
+        return []
 
 
 class CallSender(Sender[PendingCall]):

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broker.oslo.client import process
-from broker.oslo.client.calls import CONFIRM_S
+from broker.oslo.client.calls import CONFIRM_S, Answer, PendingCall
 from broker.oslo.client.casts import Cast
 from broker.oslo.client.client import Client
 from broker.oslo.client.inbox import ClientInbox
-from broker.oslo.client.pending_calls import Answer, PendingCall
 from broker.oslo.client.publishing import Publication
 from broker.oslo.client.waiting import Waiter, bounded, new_waiter
 from broker.oslo.contract import (

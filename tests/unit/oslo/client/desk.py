@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 from broker.oslo.client import listeners
 from broker.oslo.client.inbox import ClientInbox
+from broker.oslo.client.links import TrustedFolder
+from broker.oslo.client.routing import RoutingTable
 from broker.oslo.frames import Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor import Reactor
@@ -52,6 +54,15 @@ class Subscriptions:
         pass
 
 
+def listeners_of(reactor):
+    """Those of a client that has no sockets."""
+    settings, counters = settings_at("/nowhere"), Counters(reactor)
+    routes = RoutingTable(reactor, settings, TrustedFolder("/nowhere", counters.say), lambda _nodes: None)
+    return listeners.Listeners(
+        SimpleNamespace(reactor=reactor, settings=settings, routes=routes, counters=counters)
+    )
+
+
 class Desk:
     """One rpc-server with room for ``room`` messages; ``said``: pipeline, envelope and frames of what went out."""
 
@@ -63,13 +74,7 @@ class Desk:
         monkeypatch.setattr(listeners, "FanoutSubscriptions", Subscriptions)
         self.reactor = Reactor()
         self.reactor.open()
-        client = SimpleNamespace(
-            reactor=self.reactor,
-            settings=settings_at("/nowhere"),
-            routes=None,
-            counters=Counters(self.reactor),
-        )
-        self.listeners = listeners.Listeners(client)
+        self.listeners = listeners_of(self.reactor)
         records = [Record("e", "t", "s", LISTENER)]
         self.inbox = ClientInbox(
             lambda call, *args: bool(call(*args)) or True,

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.awake import StallMeter
-from broker.oslo.client.pending_calls import SPARE, PendingCall, PendingCalls
+from broker.oslo.client.calls import SPARE, PendingCall, PendingCalls
 from broker.oslo.contract import Address
 from tests.tables import for_each
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from broker.oslo.client import waiting
-from broker.oslo.client.pending_calls import PendingCall
+from broker.oslo.client.calls import PendingCall
 from broker.oslo.contract import Address, CallTimeout, Closed, Undelivered
 from broker.oslo.frames import new_id
 from broker.oslo.node import MISSING, obstacle

@@ -18,7 +18,10 @@ from broker.oslo.client.resend import (
 )
 from broker.oslo.frames import Flag, Kind, decode, encode, not_repeated, repeated, stamped
 from broker.oslo.names import Reason
+from broker.oslo.reactor import Reactor
+from tests.unit.oslo.client.desk import listeners_of
 
+OWNER = listeners_of(Reactor())
 ALICE, BOB = Credentials(1, 2), Credentials(2, 2)
 
 
@@ -143,7 +146,7 @@ def test_each_connection_has_its_own():
 
 
 def call(number, route=b"old", who=ALICE, body=b""):
-    inbox = ClientInbox(lambda *_: True, None, "l" * 24, [], None, (10, 10), rpc=True, body_max=10)
+    inbox = ClientInbox(lambda *_: True, OWNER, "l" * 24, [], None, (10, 10), rpc=True, body_max=10)
     whole = head(number, who)
     return ReceivedMessage(inbox, decode(whole), whole, route, body, 0.0)
 
