@@ -132,7 +132,7 @@ class Opened(msgspec.Struct, frozen=True):
     node: str
     incarnation: int
     version: int = 0
-    """FANOUT: from this version of the pipeline's state on the directory says it, too; 0 not told."""
+    """From this version of the pipeline's state on the directory says it, too; 0 not told."""
     message_bytes_max: int = 0
     """Largest body that the pipeline takes; 0 not told."""
 

@@ -208,9 +208,8 @@ class ClientInbox:
         rpc: True for an rpc-server.
         ready: set when all pipelines that are there have confirmed.
         ended: set when nothing more comes.
-        missing, confirmed: pipelines whose word is waited for; that have given it.
+        missing, confirmed: pipelines whose word is waited for; the word of those that have given it.
         begun_s: when the thread of the sockets began to register it.
-        fanouts_by: what the pipeline of fan-outs has confirmed.
         credit: of casts, or notifications; ``call_credit`` of calls, and casts that come as they do: an rpc-server's.
         refusal: why it may not listen, when a proxy said so.
         put_s: when something was last put in.
@@ -238,13 +237,12 @@ class ClientInbox:
         self.ready: Waiter = new_waiter()
         self.ended: Waiter = new_waiter()
         self.missing: set[Pipeline] = set()
-        self.confirmed: set[Pipeline] = set()
+        self.confirmed: dict[Pipeline, Opened] = {}
         self.refusal = ""
         self.put_s = 0.0
         self.untold = False
         self.begun_s = 0.0
         self.body_max = body_max
-        self.fanouts_by: Opened | None = None
         self._pid = os.getpid()
         self._msgs_max, self._bytes_max = limits
         self.credit = InboxCredit(Pipeline.CAST if rpc else Pipeline.NOTIFY, limits)

@@ -200,18 +200,17 @@ class Listeners:
         if opened.incarnation != self._numbers_of:  # another proxy than before counts anew
             self._numbers_of = opened.incarnation
             self._numbers.clear()
-        inbox.fanouts_by = opened
-        self._confirmed(inbox, Pipeline.FANOUT)
+        self._confirmed(inbox, Pipeline.FANOUT, opened)
 
-    def _confirmed(self, inbox: ClientInbox, pipeline: Pipeline) -> None:
+    def _confirmed(self, inbox: ClientInbox, pipeline: Pipeline, opened: Opened) -> None:
         inbox.missing.discard(pipeline)
-        inbox.confirmed.add(pipeline)
+        inbox.confirmed[pipeline] = opened
         if not inbox.missing:
             self._await_listed(inbox)
 
     def _await_listed(self, inbox: ClientInbox) -> None:
         """Registered everywhere; the directory tells us so, too, within milliseconds when it is there."""
-        if self._routes.lists(inbox.listener, inbox.records, inbox.confirmed, inbox.fanouts_by):
+        if self._routes.lists(inbox.confirmed):
             inbox.ready.set()
         elif self._reactor.now() < inbox.begun_s + self._settings.ready_s:  # its caller waits no longer
             self._reactor.call_later(LISTED_LOOK_S, self._await_listed, inbox)
@@ -225,7 +224,7 @@ class Listeners:
         if inbox is not None:
             if opened.message_bytes_max:
                 inbox.body_max = min(opened.message_bytes_max, self._settings.message_bytes_max)
-            self._confirmed(inbox, pipeline)
+            self._confirmed(inbox, pipeline, opened)
 
     def on_refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
         """The proxy will not have it. Tried again, after ``proxy_links.DENIED_S`` when the reason is DENIED."""

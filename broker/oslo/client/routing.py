@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.oslo.client.links import TrustedFolder
@@ -18,7 +18,7 @@ from broker.oslo.names import DIRECTORY_SOCKET, Pipeline
 from broker.oslo.node import NodeConfig, obstacle
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
-from broker.oslo.records import Opened, Record, State
+from broker.oslo.records import Opened, State
 from broker.transport.curve import CurveClient, load
 
 if TYPE_CHECKING:
@@ -141,39 +141,15 @@ class RoutingTable:
         found = self._found[address] = Found(servers, those if len(called) == len(those) else called, those)
         return found
 
-    def lists(
-        self, listener: str, records: Sequence[Record], pipelines: set[Pipeline], fanouts: Opened | None
-    ) -> bool:
-        """Whether the directory says that ``listener`` is at all of ``records``, by each of ``pipelines``.
-
-        Fan-outs have no listeners: ``fanouts`` says from which version on the state is meant. True when there is no
-        directory to ask.
-        """
-        replica = self.replica
+    def lists(self, confirmed: Mapping[Pipeline, Opened]) -> bool:
+        """Whether the directory says, too, what these pipelines have confirmed. True when there is none to ask."""
         if not self.synced and not self._settings.directories and not os.path.exists(self._path):
             return True
-        for record in records:
-            where = (record.exchange, record.topic)
-            if Pipeline.NOTIFY in pipelines:
-                if not any(each[1] == listener for each in replica.pools(*where).get(record.pool, ())):
-                    return False
-                continue
-            direct = pipelines - {Pipeline.FANOUT}
-            if direct and not any(
-                each.listener == listener and direct <= each.pipelines for each in replica.servers(*where)
-            ):
-                return False
-            if fanouts is not None and not self._lists_fanouts(where, fanouts):
+        for pipeline, opened in confirmed.items():
+            state = self.replica.state(opened.node, pipeline)
+            if state is None or state.age < (opened.incarnation, opened.version):
                 return False
         return True
-
-    def _lists_fanouts(self, where: tuple[str, str], opened: Opened) -> bool:
-        state = self.replica.state(opened.node, Pipeline.FANOUT)
-        return (
-            state is not None
-            and state.age >= (opened.incarnation, opened.version)
-            and opened.node in self.replica.fanout_nodes(*where)
-        )
 
     def is_home(self, node: str) -> bool:
         """Whether that is the node whose folder we have, as its directory or a registration said."""

@@ -208,6 +208,7 @@ class PipelineRoom(ABC):
         return Opened(
             self._config.node,
             self._announcer.incarnation,
+            version=self._announcer.promise(),
             message_bytes_max=self._config.message_bytes_max,
         )
 

@@ -189,7 +189,7 @@ def test_a_record_of_the_one_before_does_not_count():
 
     def lists(version):
         opened = Opened("n1", 7, version=version)
-        return routes.lists("l1", [record], {Pipeline.FANOUT}, opened)
+        return routes.lists({Pipeline.FANOUT: opened})
 
     routes.replica.feed("d", DirectoryMessage(DirectoryKind.WELCOME, Welcome("d", 1, 5.0)), 0.0)
     told(3, record)
