@@ -230,22 +230,20 @@ class ZapPolicy(Protocol):
         """
 
 
-class ZapHandler(Socket):
+class ZapHandler:
     """The one handler of a context, at the address libzmq looks for, while there are gates.
 
     Attributes:
         gates: by their domains.
     """
 
-    __slots__ = ("gates",)
-
     def __init__(self, reactor: Reactor) -> None:
         assert reactor.context is not None
         self.gates: dict[bytes, Gate] = {}
-        sock: zmq.Socket[bytes] = reactor.context.socket(zmq.ROUTER)
-        sock.set(zmq.LINGER, 0)
-        sock.bind(_ADDRESS)
-        super().__init__(reactor, sock, self._on_request)
+        self._sock: zmq.Socket[bytes] = reactor.context.socket(zmq.ROUTER)
+        self._sock.set(zmq.LINGER, 0)
+        self._sock.bind(_ADDRESS)
+        self._socket = Socket(reactor, self._sock, self._on_request)
 
     def _on_request(self, frames: list[bytes], _origin: str) -> None:
         """``[asker][][version][id][domain][address][identity][mechanism][key]``: who asks is libzmq."""
@@ -255,14 +253,14 @@ class ZapHandler(Socket):
             return
         user_id = gate.judge(address.decode(), z85.encode(credentials[0]) if mechanism == b"CURVE" else "")
         verdict = _DENY if user_id is None else _GRANT
-        self.send((asker, empty, version, number, *verdict, (user_id or "").encode(), b""))
+        self._socket.send((asker, empty, version, number, *verdict, (user_id or "").encode(), b""))
 
-    def close(self, linger_ms: int = 0) -> None:
-        """See ``Socket.close``."""
-        if not self.closed and not self.sock.closed:
+    def close(self) -> None:
+        """Stop answering."""
+        if not self._sock.closed:
             with contextlib.suppress(zmq.ZMQError):  # the context has ended
-                self.sock.unbind(_ADDRESS)  # at once; closing would leave the address taken for a while
-        super().close(linger_ms)
+                self._sock.unbind(_ADDRESS)  # at once; closing would leave the address taken for a while
+        self._socket.close()
 
 
 _handlers: dict[Reactor, ZapHandler] = {}
