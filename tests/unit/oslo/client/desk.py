@@ -1,80 +1,39 @@
-"""The listeners of a client whose proxy is the test: what they say to it, without a socket."""
+"""The listeners of a client whose proxy is the test: what they say to it."""
 
 from types import SimpleNamespace
 
-from broker.oslo.client import listeners
 from broker.oslo.client.inbox import ClientInbox
 from broker.oslo.client.links import TrustedFolder
+from broker.oslo.client.listeners import Listeners
 from broker.oslo.client.routing import RoutingTable
 from broker.oslo.frames import Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.counters import Counters
-from broker.oslo.reactor.socket import Outcome
 from broker.oslo.records import Record
 from tests.unit.oslo.client.nodes import settings_at
 
 LISTENER = "l" * 24
 
 
-class Control:
-    """A link to the proxy that remembers what was sent."""
-
-    def __init__(self, pipeline, said):
-        self.pipeline, self.said = pipeline, said
-        self.waiting = 0
-
-    def register(self, _listener, _opening):
-        pass
-
-    def unregister(self, _listener):
-        return False
-
-    def send(self, frames):
-        self.said.append((self.pipeline, decode(frames[0]), *frames[1:]))
-        return Outcome.SENT
-
-    def close(self, _linger_ms=0):
-        pass
-
-
-class Subscriptions:
-    """Those of fan-outs."""
-
-    def __init__(self, *_):
-        pass
-
-    def subscribe(self, _data, _confirmed):
-        pass
-
-    def unsubscribe(self, _data):
-        return True
-
-    def close(self):
-        pass
-
-
 def listeners_of(reactor):
-    """Those of a client that has no sockets."""
+    """Those of a client whose node has no proxy: what is said to it waits for it."""
     settings, counters = settings_at("/nowhere"), Counters(reactor)
-    routes = RoutingTable(reactor, settings, TrustedFolder("/nowhere", counters.say), lambda _nodes: None)
-    return listeners.Listeners(
-        SimpleNamespace(reactor=reactor, settings=settings, routes=routes, counters=counters)
+    folder = TrustedFolder("/nowhere", lambda *_: None)
+    routes = RoutingTable(reactor, settings, folder, lambda _nodes: None)
+    return Listeners(
+        SimpleNamespace(reactor=reactor, settings=settings, routes=routes, counters=counters, folder=folder)
     )
 
 
 class Desk:
-    """One rpc-server with room for ``room`` messages; ``said``: pipeline, envelope and frames of what went out."""
+    """One rpc-server with room for ``room`` messages."""
 
-    def __init__(self, monkeypatch, room):
-        self.said = []
-        monkeypatch.setattr(
-            listeners, "ControlLink", lambda _client, pipeline, _: Control(pipeline, self.said)
-        )
-        monkeypatch.setattr(listeners, "FanoutSubscriptions", Subscriptions)
+    def __init__(self, room):
         self.reactor = Reactor()
         self.reactor.open()
         self.listeners = listeners_of(self.reactor)
+        self._said = []
         records = [Record("e", "t", "s", LISTENER)]
         self.inbox = ClientInbox(
             lambda call, *args: bool(call(*args)) or True,
@@ -91,6 +50,14 @@ class Desk:
     def close(self):
         self.listeners.close(0)
         self.reactor.close()
+
+    @property
+    def said(self):
+        """Pipeline and envelope of what went out, but for OPEN."""
+        for pipeline, link in self.listeners._controls.items():
+            told = [decode(frames[0]) for frames in link.take_back()]
+            self._said += [(pipeline, envelope) for envelope in told if envelope.kind != Kind.OPEN]
+        return self._said
 
     def come(self, kind=Kind.CALL, flags=0, number=None, body=b""):
         number = new_id() if number is None else number

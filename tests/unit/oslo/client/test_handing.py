@@ -3,9 +3,9 @@
 from tests.unit.oslo.client.desk import Desk
 
 
-def test_what_comes_in_one_turn_is_told_once_at_its_end(monkeypatch):
+def test_what_comes_in_one_turn_is_told_once_at_its_end():
     """Who is woken takes the interpreter's lock away from the thread that reads on."""
-    desk, told = Desk(monkeypatch, room=999), []
+    desk, told = Desk(room=999), []
 
     def taken():
         return [int(desk.inbox.get(0).body) for _ in range(len(desk.inbox._items))]

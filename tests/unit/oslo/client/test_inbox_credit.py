@@ -135,8 +135,8 @@ def test_after_a_restart_there_is_credit_for_the_room_that_is_left(folder, open_
 
 
 @pytest.fixture
-def desk(monkeypatch):
-    desk = Desk(monkeypatch, ROOM)
+def desk():
+    desk = Desk(ROOM)
     yield desk
     desk.close()
 
