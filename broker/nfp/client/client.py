@@ -557,16 +557,9 @@ class NfpClient(JobOwner):
             return
         if packet.command is Command.EVENT and self._subscriptions.take(packet):
             return
-        question = self._questions.get(packet.uuid)
-        if question is not None:
-            question.take(packet)
-        elif packet.command is not Command.MMI:
-            self._take(packet)
-
-    def _take(self, packet: Packet) -> None:
-        job = self._jobs.get(packet.uuid)
+        job = self._questions.get(packet.uuid) or self._jobs.get(packet.uuid)
         if job is None:
-            self.unknown += 1
+            self.unknown += packet.command is not Command.MMI
             return
         job.heard = self._loop.time()
         error = packet.command is Command.RESPONSE and packet.status >= Code.UNKNOWN
@@ -640,7 +633,11 @@ class NfpClient(JobOwner):
 
     def _pump(self) -> None:
         """Hand over what waits while there is room in the outbox, and jobs while the broker takes more of them."""
-        if not self.is_connected or (self._send_deletes() and self._send_questions() and self._send_jobs()):
+        if not self.is_connected or (
+            (not self._deleted or self._send_deletes())
+            and (not self._unasked or self._send_questions())
+            and (not self._waiting or self._send_jobs())
+        ):
             return
         if not self._retrying:  # the outbox is full: go on once it is shorter
             self._retrying = True
