@@ -7,17 +7,18 @@
 
 The walk of a message::
 
-    router       one address: handshakes, which prove a key, and messages in; who may have which name
+    router       one address: handshakes, which prove a key; a connection before and after it has its name; messages in
     ingress      who speaks, whether it is valid; OPEN and the broker's own services are answered, everything else is
                  the dispatcher's
-    connections  one peer: its outbox, some messages of which wait for a commit; ``local``: a peer in this process
-    turn         at the end of a turn of the loop: what it wrote down is committed once, every touched peer flushed once
+    turn         what waits to be sent to a peer, some of it for a commit; at the end of a turn of the loop what it
+                 wrote down is committed once, every touched peer flushed once
 
 ZeroMQ is spoken on the loop (``transport.zeromq``); a connection is one object from its handshake on.
 
 Beside it::
 
     names        a name belongs to the first key that used it; key files in the base directory, the rules of access
+    local        clients and workers in this process
     recording    what passes, for the journal
     files_worker the file service in this process
 """

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from broker import __version__
 from broker.endpoints import parse
 from broker.errors import ConfigError, LinkClosed
 from broker.journal.options import JournalOptions
@@ -26,22 +25,19 @@ from broker.nfp.logs import LogBuffer
 from broker.nfp.management import SERVICES, EventBus, Questions
 from broker.nfp.management.jobs import SEARCHES_MAX
 from broker.nfp.names import CLIENT_OF_WORKER, Sender
-from broker.nfp.opening import BrokerOpen
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.process_stats import ProcessStats
-from broker.nfp.records import JobAdded, Op
-from broker.nfp.server.connections import QueuedPeer, QueueLimits, ReconnectNudge
+from broker.nfp.records import JobAdded, Op, WorkerSeen
 from broker.nfp.server.files_worker import FilesWorker
 from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
 from broker.nfp.server.names import BrokerKeys, NameOwners, access_of, prepare
 from broker.nfp.server.recording import Recording
-from broker.nfp.server.router import EVERYBODY, NfpRouter, Tuning
-from broker.nfp.server.turn import Turn
+from broker.nfp.server.router import EVERYBODY, NfpRouter
+from broker.nfp.server.turn import QueuedPeer, QueueLimits, Turn
 from broker.nfp.store import NoStore, Store
 from broker.settings.nfp import NfpSection
 from broker.transport.byte_stream import all_left
-from broker.transport.curve import CurveServer
 from broker.transport.zeromq.listening import SCHEMES
 
 log = logging.getLogger("headgate")
@@ -65,7 +61,9 @@ class NfpBroker:
     Attributes:
         dispatcher: jobs and workers. event_bus: events about jobs, for listeners. access: the rules.
         outcome: "" while it runs, then "stop" or "restart", as management asked; see ``left``. clock: the dispatcher's.
-        recording: what passes is recorded there; None without.
+        recording: what passes is recorded there; None without. limits: of each peer's queue.
+        dropped: messages that found no room or nobody. expected: workers of an earlier run that have not spoken yet.
+        called_back: how many of them were told to register.
     """
 
     def __init__(
@@ -84,7 +82,8 @@ class NfpBroker:
         self._left = asyncio.Event()
         self._closed = False
         self.limits = QueueLimits(settings.peer_queue_bytes, settings.peer_queue_msgs)
-        self.dropped = 0
+        self.dropped = self.called_back = 0
+        self.expected: dict[str, WorkerSeen] = {}
         self.recording = Recording(journal) if journal is not None else None
         self._make_jobs()
         self._make_ingress()
@@ -104,11 +103,7 @@ class NfpBroker:
             )
         self.access = access_of(settings, self.keys)
         self.name_owners = NameOwners(
-            self.store,
-            self.access,
-            self._in_use,
-            self._needed,
-            self.loop.time,
+            self.store, self.access, self.is_connected, self._needed, self.loop.time
         )
         self.event_bus = EventBus(self.epoch, self.access, held_max=settings.events_ring)
         self.dispatcher = Dispatcher(
@@ -135,30 +130,10 @@ class NfpBroker:
         self.datastore = Datastore(settings.inventory)
         self.reader = Reader(self.datastore, self.loop)
         self.files_worker = FilesWorker(settings, self.local_channel)
-        self.nudge = ReconnectNudge(self.loop, settings.keepalive_ms * settings.multiplier / 1000)
         self.process = ProcessStats()
         self.questions = Questions(self, SERVICES)
         self.searches = asyncio.Semaphore(SEARCHES_MAX)
-        self.ingress = Ingress(
-            self.dispatcher,
-            self.access,
-            self.questions,
-            opened=BrokerOpen(
-                "headgate",
-                __version__,
-                settings.keepalive_ms,
-                settings.multiplier,
-                epoch=self.epoch,
-                message_bytes=settings.message_bytes_max,
-            ),
-            name_owners=self.name_owners,
-            event_bus=self.event_bus,
-            nudge=self.nudge,
-            turn=self.turn,
-            in_use=self._in_use,
-            invalid_max=settings.invalid_max,
-            recording=self.recording,
-        )
+        self.ingress = Ingress(self)
 
     # -- start and stop ------------------------------------------------------------------------
 
@@ -177,7 +152,7 @@ class NfpBroker:
             self.name_owners.restore(snapshot.pins)
             self.ingress.expect_clients([*snapshot.jobs, *(closed.job for closed in snapshot.closed)])
             self.dispatcher.restore(snapshot, self.clock.now())
-            self.nudge.begin(snapshot.workers)
+            self.expected = {seen.name: seen for seen in snapshot.workers}
             self._listen()
             self.files_worker.start()
         except ConfigError as error:
@@ -197,21 +172,12 @@ class NfpBroker:
             ConfigError: an endpoint cannot be had, or would be open to other machines in plaintext.
         """
         settings = self.settings
-        tuning = Tuning(
-            CurveServer(self.keys.broker) if self.keys.broker is not None else None,
-            settings.message_bytes_max,
-            settings.keepalive_ms,
-            settings.keepalive_ms * settings.multiplier,
-            self.limits,
-            settings.insecure,
-        )
         places = [(settings.endpoint, EVERYBODY)]
         if settings.worker_endpoint is not None:
             # workers have requests, too: for inventory, files, others
             places = [(settings.endpoint, frozenset({Sender.CLIENT})), (settings.worker_endpoint, EVERYBODY)]
         for uri, senders in places:
-            asked = parse(uri, *SCHEMES)
-            self.routers.append(NfpRouter(asked, self.ingress, self.turn, tuning, senders, self.recording))
+            self.routers.append(NfpRouter(self, parse(uri, *SCHEMES), senders))
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Tell the workers, let leave what was said so far (at most ``FAREWELL_S``), and close. Harmless twice."""
@@ -242,7 +208,6 @@ class NfpBroker:
         if self._closed:
             return
         self._closed = True
-        self.nudge.close()
         await self.questions.stop()
         self.reader.close()
         await self.files_worker.stop()
@@ -330,11 +295,12 @@ class NfpBroker:
 
         return LocalChannel(name, sender, make_peer)
 
-    def has_room(self, peer: QueuedPeer[Any]) -> None:
-        """See ``PeerOwner``."""
+    def tell_room(self, peer: QueuedPeer[Any]) -> None:
+        """Have ``peer`` sent what it is owed, in a turn of its own: whoever is sending now need not expect it."""
         self.loop.call_soon(self.ingress.has_room, peer)
 
-    def _in_use(self, name: str) -> bool:
+    def is_connected(self, name: str) -> bool:
+        """Whether somebody of this name is connected, and has spoken."""
         return any(router.has(name.encode()) for router in self.routers)
 
     def _needed(self, name: str, key: str) -> bool:

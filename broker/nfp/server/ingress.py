@@ -4,7 +4,6 @@
 What a router asks and tells about connections is answered here, in the order of a connection's life::
 
     known            may its key have a connection? asked at the end of the handshake
-    arrived          it is there, and says nothing yet
     authenticate     the first message: whose name is it?
     handle           every message: decoded, counted if it is invalid; OPEN and requests to the broker's own services
                      are answered, all others are the dispatcher's
@@ -16,16 +15,14 @@ from __future__ import annotations
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from broker import __version__
 from broker.nfp import bodies, opening
-from broker.nfp.access import Access
-from broker.nfp.contract import FEATURES, Answer, Call, Peer, unnoticed
+from broker.nfp.contract import FEATURES, Answer, Call, Peer
 from broker.nfp.frames import Body, InvalidPacket, Packet, answer_packet, decode
-from broker.nfp.jobs import Dispatcher
-from broker.nfp.management import EventBus, Questions
 from broker.nfp.management.questions import refusal
 from broker.nfp.names import (
     ASKED_BY_MMI,
@@ -39,11 +36,13 @@ from broker.nfp.names import (
 )
 from broker.nfp.principal import Principal
 from broker.nfp.records import StoredJob
-from broker.nfp.server.connections import QueuedPeer, ReconnectNudge, RouterPeer, name_of
-from broker.nfp.server.names import NameOwners
-from broker.nfp.server.recording import Recording
-from broker.nfp.server.turn import Turn
+from broker.nfp.server.names import name_of
+from broker.nfp.server.turn import QueuedPeer
 from broker.rates import Bucket, Throttle
+
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
+    from broker.nfp.server.router import RouterPeer
 
 log = logging.getLogger("headgate")
 _OPEN: Final = Command.OPEN
@@ -62,12 +61,7 @@ class Ingress:
     """Takes what peers send, across sockets or in this process.
 
     Args:
-        dispatcher: takes what is about jobs and workers. access: the rules. questions: those to the broker itself.
-        opened: what the broker's OPEN says to everybody; with another epoch peers begin anew.
-        name_owners: whose name is whose. event_bus: told of lost connections. nudge: told which workers are back.
-        turn: what is to be sent leaves at its end. in_use: whether a name is connected at present.
-        invalid_max: invalid messages that a connection may have on its account.
-        recording: what passes is recorded there; None: nothing is.
+        broker: whose it is: its rules, names, jobs, services, and what is recorded.
 
     Attributes:
         invalid: invalid messages by class, as ``InvalidPacket.kind`` and the dispatcher name them. cut: connections
@@ -75,34 +69,22 @@ class Ingress:
         denied: requests to the broker's own services, and to the workers' management, that the rules refused.
     """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        access: Access,
-        questions: Questions,
-        *,
-        opened: opening.BrokerOpen,
-        name_owners: NameOwners,
-        event_bus: EventBus,
-        nudge: ReconnectNudge,
-        turn: Turn,
-        in_use: Callable[[str], bool],
-        invalid_max: int,
-        recording: Recording | None = None,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._access = access
-        self._questions = questions
-        self._opened = opened
-        self._name_owners = name_owners
-        self._event_bus = event_bus
-        self._nudge = nudge
-        self._turn = turn
-        self._in_use = in_use
-        self._invalid_max = invalid_max
-        self._recording = recording
-        self._refused = recording.refused if recording is not None else unnoticed
-        self.arrived = nudge.arrived
+    def __init__(self, broker: NfpBroker) -> None:
+        self._broker = broker
+        self._access = broker.access
+        self._dispatcher = broker.dispatcher
+        self._name_owners = broker.name_owners
+        self._recording = broker.recording
+        settings = broker.settings
+        self._opened = opening.BrokerOpen(
+            "headgate",
+            __version__,
+            settings.keepalive_ms,
+            settings.multiplier,
+            epoch=broker.epoch,  # with another one peers begin anew
+            message_bytes=settings.message_bytes_max,
+        )
+        self._invalid_max = settings.invalid_max
         self._lines = Throttle(WARN_EVERY_S)
         self.invalid: Counter[str] = Counter()
         self.cut = 0
@@ -126,7 +108,7 @@ class Ingress:
             how = "nfp.keys gives the name to" if self._access.keys_of(name) else "the name belongs to"
             self._warn("%s: refused as %r: %s %s, not to key %r", address, name, how, owner, key)
             return None
-        if name.encode() != identity and self._in_use(name):
+        if name.encode() != identity and self._broker.is_connected(name):
             self._warn(
                 "%s: refused: its identity is written like the name %r, which is in use", address, name
             )
@@ -134,7 +116,7 @@ class Ingress:
         return principal
 
     def _warn(self, text: str, address: str, *about: object) -> None:
-        if self._lines.admits((address, text), self._turn.clock.now()):
+        if self._lines.admits((address, text), self._broker.clock.now()):
             log.warning(text, address, *about)
 
     def expect_clients(self, jobs: Iterable[StoredJob]) -> None:
@@ -154,7 +136,7 @@ class Ingress:
                 return False
         if worker:
             peer.worker = True
-            self._nudge.spoke(peer.name)
+            self._broker.expected.pop(peer.name, None)
         elif packet.command is not _OPEN:  # what is pushed to this client goes to its new connection
             peer.features = _unsaid(peer, packet)
             self._dispatcher.client_seen(peer, now)
@@ -185,8 +167,7 @@ class Ingress:
             if peer.greeted or self._greet(peer, packet, now):
                 self._act(peer, packet, now)
         except InvalidPacket as error:
-            if recording is not None:
-                recording.refused(errno.EPROTO)
+            self._refuse(errno.EPROTO)
             self.drop(peer, error.kind, str(error), now)
         except Exception as error:
             self.failures += 1
@@ -255,29 +236,33 @@ class Ingress:
         """
         asks = Command.POST if packet.dialect is Dialect.SEED else Command.MMI
         if packet.command is not asks:
-            self._refused(errno.EOPNOTSUPP)
+            self._refuse(errno.EOPNOTSUPP)
             text = f"{packet.service} takes no jobs: it is asked by {asks.name}, not {packet.command.name}"
             answer(peer, packet, refusal(text))
             return
         service, asked = packet.service, bodies.read_request(packet.data)
         if not self._access.may_call(peer.principal, service, asked.task):
             self.denied += 1
-            self._refused(errno.EPERM)
+            self._refuse(errno.EPERM)
             answer(peer, packet, refusal(self._access.denial(peer.principal, service, asked.task)))
         elif service == MMI_WORKER:  # workers get it as MMI whichever dialect it came in
             self._dispatcher.relay_mmi(peer, packet, now)
         else:
             call = Call(service, asked.task, asked.args, asked.kwargs, packet.uuid, peer)
-            self._questions.ask(call, partial(answer, peer, packet))
+            self._broker.questions.ask(call, partial(answer, peer, packet))
+
+    def _refuse(self, errnum: int) -> None:
+        if self._recording is not None:
+            self._recording.refused(errnum)
 
     # -- connections ---------------------------------------------------------------------------
 
     def has_room(self, peer: QueuedPeer[Any]) -> None:
         """Send ``peer`` what it is owed: its queue is at most half full again, after something found no room."""
         if peer.alive:
-            self._dispatcher.has_room(peer, self._turn.clock.now())
-            self._event_bus.has_room(peer)
-            self._turn.soon()
+            self._dispatcher.has_room(peer, self._broker.clock.now())
+            self._broker.event_bus.has_room(peer)
+            self._broker.turn.soon()
 
     def gone(self, peer: QueuedPeer[Any], now: float) -> None:
         """Take note that a connection is lost; everything that came over it was handled."""
@@ -286,7 +271,7 @@ class Ingress:
             if self._recording is not None:
                 self._recording.gone(peer)
             self._name_owners.left(peer.name)
-            self._event_bus.unsubscribe(peer)
+            self._broker.event_bus.unsubscribe(peer)
         except Exception:
             log.exception("the loss of %r could not be handled", peer)
 

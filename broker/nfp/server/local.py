@@ -15,7 +15,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.principal import Principal
-from broker.nfp.server.connections import QueuedPeer
+from broker.nfp.server.turn import QueuedPeer
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -48,7 +48,6 @@ class LocalPeer(QueuedPeer[Packet]):
         self.features = features
         self.on_packet = on_packet
         self.on_lost: Callable[[str], None] = _unheard
-        self._broker = broker
 
     def __repr__(self) -> str:
         return f"<{self.name} in this process>"

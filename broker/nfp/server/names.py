@@ -52,6 +52,19 @@ _PROBES: Final = 256
 OWNER: Final = "owner"
 
 
+def name_of(identity: bytes) -> str:
+    """A ZeroMQ identity as text: itself when it is printable UTF-8, else hexadecimal digits.
+
+    >>> name_of(b"worker-1"), name_of(bytes([0, 1, 2, 3, 4]))
+    ('worker-1', '0001020304')
+    """
+    try:
+        text = identity.decode()
+    except UnicodeDecodeError:
+        return identity.hex()
+    return text if text.isprintable() else identity.hex()
+
+
 @dataclass(slots=True)
 class _Owner:
     """Of a name."""

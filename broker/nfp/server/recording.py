@@ -49,7 +49,7 @@ from broker.nfp.frames import Body, Packet, encode
 from broker.nfp.jobs.model import WorkerEntry
 from broker.nfp.names import Command, Sender
 from broker.nfp.outcome import STATUS_WORDS
-from broker.nfp.server.connections import QueuedPeer
+from broker.nfp.server.turn import QueuedPeer
 
 log = logging.getLogger("headgate")
 Wire = list[bytes] | tuple[bytes, ...]

@@ -15,21 +15,20 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from broker.endpoints import Endpoint
+from broker.errors import LinkError
 from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp import opening
-from broker.nfp.frames import HEADS_BYTES_MAX, InvalidPacket, Packet, decode, encode
+from broker.nfp.frames import HEADS_BYTES_MAX, Body, InvalidPacket, Packet, decode, encode
 from broker.nfp.names import Command, Sender
-from broker.nfp.server.connections import Newcomer, QueuedPeer, QueueLimits, RouterPeer, name_of
-from broker.nfp.server.ingress import Ingress
-from broker.nfp.server.recording import Recording
-from broker.nfp.server.turn import Turn
+from broker.nfp.principal import Principal
+from broker.nfp.server.names import name_of
+from broker.nfp.server.turn import LESSER, QueuedPeer
 from broker.rates import Throttle
 from broker.sockets import peer_credentials
 from broker.transport.batching import Part
-from broker.transport.curve import CurveServer
 from broker.transport.dialing import Probing
 from broker.transport.handshaking import Stranger, host_of
 from broker.transport.link import Options
@@ -37,6 +36,9 @@ from broker.transport.zeromq.connection import Connection
 from broker.transport.zeromq.listening import ConnectionListener, pair_of
 from broker.transport.zeromq.mechanisms import Refused
 from broker.transport.zeromq.pipe import Pipe, Turns
+
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
 
 log = logging.getLogger("headgate")
 BACKLOG: Final = 4096
@@ -51,71 +53,182 @@ QUIET_S: Final = 60.0
 LOOK_S: Final = 0.25
 """A connection that is asked for a sign of life, and gives one, is looked at again after so long: a peer that closes
 its socket and opens the next at once, as the text has workers do, may be here before its former connection ends."""
+FIRST_S: Final = 0.02
+"""After a connection was let in: a worker that says something by itself does so by then."""
 EVERYBODY: Final = frozenset({Sender.CLIENT, Sender.WORKER})
 
 
-class Tuning(NamedTuple):
-    """What a router is told.
+class Newcomer:
+    """A connection that was let in and has not said yet what makes it a peer (``pipe.Owner``).
 
     Attributes:
-        curve: the broker's certificate, None in plaintext. message_bytes: cap of one frame, and of the body in one
-            message. beat_ms: interval of KEEPALIVE, which TCP's is rounded from; hold_ms: TCP drops a connection on
-            which nothing is acknowledged for so long. limits: of each peer's queue.
-            insecure: plaintext may be open to other machines.
+        identity: as it said, or one that the router made. key: that it has proved, "" without CURVE.
+        lockstep: its socket is a REQ.
+        pipe: its connection; set at once.
+        held: its first messages, while it is asked whether who has its name is still there.
     """
 
-    curve: CurveServer | None
-    message_bytes: int
-    beat_ms: int
-    hold_ms: int
-    limits: QueueLimits
-    insecure: bool = False
+    def __init__(self, router: NfpRouter, identity: bytes, key: str, address: str, lockstep: bool) -> None:
+        self.identity = identity
+        self.key = key
+        self.address = address
+        self.lockstep = lockstep
+        self.pipe: Pipe
+        self.held: list[list[Part]] = []
+        self._router = router
 
-    @property
-    def probing(self) -> Probing:
-        """TCP keep-alive, whose interval knows whole seconds only."""
-        interval_s = -(-self.beat_ms // 1000)
-        return Probing(interval_s, interval_s, PROBES, self.hold_ms)
+    def received(self, messages: list[list[Part]]) -> None:
+        """See ``pipe.Owner``."""
+        if self.held:  # it was paused, and lost: then all that it has said comes
+            self.held += messages
+        else:
+            self._router.introduce(self, messages)
+
+    def room(self) -> None:
+        """See ``pipe.Owner``: nothing waits."""
+
+    def ended(self, error: LinkError) -> None:
+        """See ``pipe.Owner``."""
+        self._router.left(self)
+
+
+class RouterPeer(QueuedPeer[list[Body]]):
+    """See ``Peer``; it exists from the first message of a connection to the connection's end.
+
+    Attributes:
+        pipe: its connection.
+        lockstep: its socket is a REQ: one answer for each request, and nothing unasked.
+        senders: who may speak on its socket: clients, workers, or both.
+    """
+
+    def __init__(self, router: NfpRouter, newcomer: Newcomer, name: str, principal: Principal) -> None:
+        super().__init__(
+            router.broker, name, newcomer.identity, principal, newcomer.address, router.transport
+        )
+        self.lockstep = newcomer.lockstep
+        self.senders = router.senders
+        self.pipe = newcomer.pipe
+        self._router = router
+        self._stuck = -1
+        self._stuck_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at {self.address}>"
+
+    # -- from the connection (``pipe.Owner``) ----------------------------------------------------
+
+    def received(self, messages: list[list[Part]]) -> None:
+        """See ``pipe.Owner``."""
+        self._router.handle(self, messages)
+
+    def room(self) -> None:
+        """See ``pipe.Owner``."""
+        self.flush()
+
+    def ended(self, error: LinkError) -> None:
+        """See ``pipe.Owner``."""
+        log.debug("%s: %s", self, error)
+        self.lost()
+        self._router.gone(self)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(self, packet: Packet, after: int = 0) -> bool:
+        """See ``Peer.send``. A peer that has no room even for a result, and takes nothing, does not read: it is cut."""
+        if not self.alive:
+            return False
+        try:
+            frames = encode(packet)
+        except ValueError as error:  # the peer has changed its dialect since it asked for this
+            log.debug("%s: %s", self, error)
+            self._broker.dropped += 1
+            return False
+        if self.pipe.lost is not None:
+            return False
+        return self._queue(packet, frames, sum(map(len, frames)), after, frames)
+
+    def flush(self) -> None:
+        """See ``QueuedPeer.flush``: write what the kernel takes."""
+        super().flush()
+        if self.alive:
+            self.pipe.flush()
+
+    def _offer(self, frames: list[Body]) -> bool:
+        """Make one message if there is room for it; if not, it is tried again when there is."""
+        if self.pipe.add(frames):
+            self._router.sent += 1
+            return True
+        if self.pipe.lost is not None:
+            self.lost()
+        return False
+
+    def lost(self) -> None:
+        """Nothing is sent any more: the connection is gone."""
+        self.alive = False
+        if len(self._outbox):
+            self.unsent = self._outbox.uuids()
+        self._broker.dropped += self._outbox.clear()
+        self._broker.turn.forget(self)
+
+    def cut(self, why: str) -> None:
+        """End the connection, and do not listen to what it has sent."""
+        if not self.deaf:
+            self.deaf = True
+            self.lost()
+            self._router.cut(self, why)
+
+    def _makes_room(self, command: Command, size: int) -> bool:
+        """What this turn has queued may not have been offered yet."""
+        if self.pipe.free:
+            self.flush()
+            if self.alive and self._outbox.has_room(command, size):
+                return True
+        if self.alive and command not in LESSER:
+            self._wants_room = True
+            self._check_progress()
+        return False
+
+    def _check_progress(self) -> None:
+        """Cut it when it had no room before and has taken nothing since, for as long as a silent peer is waited for."""
+        taken, now = self.pipe.taken, self._broker.clock.now()
+        if self._gated or taken != self._stuck:
+            self._stuck, self._stuck_s = taken, now
+        elif now - self._stuck_s >= self._router.stall_s:
+            messages, size = self.waiting
+            self.cut(f"does not read: {messages} messages, {size} bytes are waiting")
 
 
 class NfpRouter(ConnectionListener):
     """The listener at one endpoint, and the connections that came by it.
 
+    Args:
+        broker: whose it is: its settings, keys, rules and turns. asked: the endpoint. senders: who may speak here.
+
     Attributes:
-        received, sent: messages. dropped: those that found no room or nobody. failed: handshakes that failed. denied:
-            connections whose key is nobody's. cut_dead: that gave no sign of life while another wanted their name.
+        received, sent: messages. failed: handshakes that failed. denied: connections whose key is nobody's.
+        cut_dead: that gave no sign of life while another wanted their name.
         stall_s: a queue that is full and stands still for so long is of a peer that does not read.
         answer_s: within which a connection that is asked has to give a sign of life; a worker does so by itself.
-        transport: how its peers are connected, as the journal numbers it. recording: what is sent is recorded there.
+        transport: how its peers are connected, as the journal numbers it.
     """
 
     share = 0.5  # after a restart those who come are those that work is done for
     handshakes_max = BACKLOG
 
-    def __init__(
-        self,
-        asked: Endpoint,
-        ingress: Ingress,
-        turn: Turn,
-        tuning: Tuning,
-        senders: frozenset[Sender] = EVERYBODY,
-        recording: Recording | None = None,
-    ) -> None:
-        keys = pair_of(tuning.curve.certificate) if tuning.curve is not None else None
-        super().__init__(asked, keys, Options(insecure=tuning.insecure), BACKLOG)
-        self.probing = tuning.probing
-        self.turn = turn
-        self.limits = tuning.limits
-        self.stall_s = tuning.hold_ms / 1000
-        self.answer_s = tuning.beat_ms / 1000 + LOOK_S
-        self.now: Callable[[], float] = turn.clock.now
-        self.received = self.sent = self.dropped = 0
+    def __init__(self, broker: NfpBroker, asked: Endpoint, senders: frozenset[Sender] = EVERYBODY) -> None:
+        settings, certificate = broker.settings, broker.keys.broker
+        keys = pair_of(certificate) if certificate is not None else None
+        super().__init__(asked, keys, Options(insecure=settings.insecure), BACKLOG)
+        interval_s, hold_ms = -(-settings.keepalive_ms // 1000), settings.keepalive_ms * settings.multiplier
+        self.probing = Probing(interval_s, interval_s, PROBES, hold_ms)
+        self.broker = broker
+        self.stall_s = hold_ms / 1000
+        self.answer_s = settings.keepalive_ms / 1000 + LOOK_S
+        self.received = self.sent = 0
         self.failed = self.denied = self.cut_dead = 0
-        self.transport = CURVE if tuning.curve is not None else UNIX if asked.is_unix else PLAIN
+        self.transport = CURVE if keys is not None else UNIX if asked.is_unix else PLAIN
         self.senders = senders
-        self.recording = recording
-        self._ingress = ingress
-        self._tuning = tuning
+        self._body_bytes = settings.message_bytes_max
         self._peers: dict[bytes, RouterPeer] = {}
         self._newcomers: dict[Newcomer, None] = {}
         self._turns = Turns(self._loop)
@@ -131,14 +244,6 @@ class NfpRouter(ConnectionListener):
     def has(self, identity: bytes) -> bool:
         """Whether somebody who spoke has this identity."""
         return identity in self._peers
-
-    def is_newcomer(self, newcomer: Newcomer) -> bool:
-        """Whether ``newcomer`` still is one."""
-        return newcomer in self._newcomers
-
-    def has_room(self, peer: QueuedPeer[Any]) -> None:
-        """See ``PeerOwner``."""
-        self._loop.call_soon(self._ingress.has_room, peer)
 
     async def close(self) -> None:
         """Let nobody in any more, and end every connection; what was written to it follows. Harmless twice."""
@@ -176,7 +281,7 @@ class NfpRouter(ConnectionListener):
 
     def let_in(self, stranger: Stranger[Connection], key: str) -> Callable[[], object] | None:
         """See ``ConnectionListener``: every key gets in that is somebody's."""
-        if self._ingress.known(key):
+        if self.broker.ingress.known(key):
             return lambda: self._open(stranger, key)
         self.denied += 1
         self._turned_away(stranger.address, key, "the key is not listed")
@@ -185,7 +290,7 @@ class NfpRouter(ConnectionListener):
 
     def _open(self, stranger: Stranger[Connection], key: str) -> None:
         connection = stranger.handshake
-        connection.limit(self._tuning.message_bytes + HEADS_BYTES_MAX, self._tuning.message_bytes)
+        connection.limit(self._body_bytes + HEADS_BYTES_MAX, self._body_bytes)
         said = connection.mechanism.metadata or {}
         # who says no identity gets one as libzmq's ROUTER would make it, which is nobody's name
         identity = connection.identity or b"\0" + os.urandom(4)
@@ -194,22 +299,38 @@ class NfpRouter(ConnectionListener):
         newcomer.pipe = Pipe(stranger.sock, connection, stranger.address, newcomer, self._turns)
         self._newcomers[newcomer] = None
         newcomer.pipe.resume()
-        self._ingress.arrived(name_of(identity), newcomer.send)
+        if name_of(identity) in self.broker.expected:
+            self._loop.call_later(FIRST_S, self._call_back, newcomer)
+
+    def _call_back(self, newcomer: Newcomer) -> None:
+        """Have a worker of an earlier run of this broker register: DISCONNECT, if it has said nothing by itself.
+
+        Deployed NorFab's worker comes back and knows nothing of another broker before its next KEEPALIVE; it registers
+        anew at once when it is sent DISCONNECT (NFP, "Opening and Closing a Connection"). The message has no content,
+        so it may be sent before it is known whether the connection may have that name.
+        """
+        worker = self.broker.expected.get(name_of(newcomer.identity))
+        if worker is None or newcomer.held or newcomer not in self._newcomers:
+            return
+        service, dialect = worker.service or "-", worker.dialect
+        packet = Packet(Sender.BROKER, Command.DISCONNECT, dialect=dialect, service=service)
+        self.broker.called_back += newcomer.pipe.add(encode(packet))
+        newcomer.pipe.flush()
 
     def _warn(self, text: str, *about: object) -> None:
         if self._lines.admits(text, self._loop.time()):
             log.warning(text, self.contact_address, *about)
 
     def _turned_away(self, address: str, key: str, why: str) -> None:
-        if self.recording is not None:
-            self.recording.turned_away(address, key, why)
+        if self.broker.recording is not None:
+            self.broker.recording.turned_away(address, key, why)
 
     # -- names -----------------------------------------------------------------------------------
 
     def introduce(self, newcomer: Newcomer, messages: list[list[Part]]) -> None:
         """The first messages of a connection: may it have its name?"""
         identity, key, address = newcomer.identity, newcomer.key, newcomer.address
-        principal = self._ingress.authenticate(identity, key, address)
+        principal = self.broker.ingress.authenticate(identity, key, address)
         if principal is None:
             self._refuse(newcomer, messages, "belongs to another key" if key else "is somebody else's")
             return
@@ -275,8 +396,9 @@ class NfpRouter(ConnectionListener):
 
     def handle(self, peer: RouterPeer, messages: list[list[Part]]) -> None:
         """Act on what one read of a connection brought: a turn, at whose end what it led to leaves together."""
-        self.turn.soon()  # whatever happens here, the turn ends
-        now, ingress = self.now(), self._ingress
+        turn, ingress = self.broker.turn, self.broker.ingress
+        turn.soon()  # whatever happens here, the turn ends
+        now = turn.clock.now()
         for frames in messages:
             if peer.deaf:
                 return
@@ -285,7 +407,7 @@ class NfpRouter(ConnectionListener):
                 ingress.handle(peer, frames, now)
             except Exception:  # those behind it must not pay for it
                 log.exception("%s: a message of %s could not be handled", self.contact_address, peer)
-        self.turn.finish()
+        turn.finish()
 
     # -- the ends --------------------------------------------------------------------------------
 
@@ -304,8 +426,8 @@ class NfpRouter(ConnectionListener):
         if self._peers.get(peer.identity) is not peer:
             return  # closed
         del self._peers[peer.identity]
-        self._ingress.gone(peer, self.now())
-        self.turn.soon()
+        self.broker.ingress.gone(peer, self.broker.clock.now())
+        self.broker.turn.soon()
         newcomer = self._waiting.pop(peer.identity, None)
         if newcomer is not None:
             self._loop.call_soon(self._take_over, newcomer)

@@ -167,7 +167,7 @@ class FakeBroker:
     uptime_s = 3.2
     stopping = False
     server_key = "K" * 40
-    dropped = 0
+    dropped = called_back = 0
 
     def __init__(self):
         self.settings = NfpSection(store=True, keepalive_ms=2500, multiplier=6)
@@ -184,8 +184,7 @@ class FakeBroker:
         self.name_owners.pin("w1", "K" * 40)
         self.store = SimpleNamespace(broken="", lost=0)
         self.ingress = SimpleNamespace(invalid=Counter(), cut=0, failures=0, denied=1)
-        self.nudge = SimpleNamespace(sent=0)
-        self.routers = [SimpleNamespace(sent=142, received=110, dropped=0, failed=0, denied=0, cut_dead=0)]
+        self.routers = [SimpleNamespace(sent=142, received=110, failed=0, denied=0, cut_dead=0)]
         self.left = []
 
     def peers(self):

@@ -8,11 +8,13 @@ import zmq
 
 from broker.endpoints import parse
 from broker.nfp.principal import Principal
-from broker.nfp.server.connections import QueueLimits
-from broker.nfp.server.router import NfpRouter, Tuning
-from broker.nfp.server.turn import Turn
+from broker.nfp.records import WorkerSeen
+from broker.nfp.server.names import BrokerKeys
+from broker.nfp.server.router import NfpRouter
+from broker.nfp.server.turn import QueueLimits, Turn
+from broker.settings.nfp import NfpSection
 from broker.transport import curve
-from broker.transport.curve import Certificate, CurveServer
+from broker.transport.curve import Certificate
 
 PATIENCE_S = 40.0
 LIMITS = QueueLimits(1 << 20, 1000)
@@ -29,15 +31,13 @@ class ScriptedIngress:
         self.came: list[tuple[str, list[bytes]]] = []
         self.ended: list[str] = []
         self.relieved: list[str] = []
-        self.arrivals: list[tuple[str, Callable]] = []
+        self.arrivals: list[str] = []
         self.peers: list = []
         self.on_message: Callable = lambda peer, frames: None
 
     def known(self, key: str) -> bool:
+        self.arrivals.append(key)
         return key not in self.strangers
-
-    def arrived(self, name: str, send: Callable) -> None:
-        self.arrivals.append((name, send))
 
     def authenticate(self, identity: bytes, key: str, address: str) -> Principal | None:
         return None if (identity, key) in self.foreign else Principal(f"key:{key}", key=key)
@@ -59,7 +59,10 @@ class ScriptedIngress:
 
 
 class Stage:
-    """The router and its ingress; ``committed`` and ``broken`` are the store's."""
+    """A broker of one router and its ingress; ``broken`` is the store's."""
+
+    recording = None
+    dropped = called_back = 0
 
     def __init__(self, uri: str, certificate: Certificate | None, limits: QueueLimits, beat_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -71,11 +74,17 @@ class Stage:
             tick=lambda now: float("inf"),
             gate_is_stuck=lambda: bool(self.broken),
         )
-        server = CurveServer(certificate) if certificate is not None else None
-        tuning = Tuning(server, 1 << 20, beat_ms, 6 * beat_ms, limits)
-        self.router = NfpRouter(parse(uri), self.ingress, self.turn, tuning)
+        self.clock = self.turn.clock
+        self.settings = NfpSection(keepalive_ms=beat_ms, multiplier=6, message_bytes_max=1 << 20)
+        self.keys = BrokerKeys(certificate, None)
+        self.limits = limits
+        self.expected: dict[str, WorkerSeen] = {}
+        self.router = NfpRouter(self, parse(uri))
         self.context = zmq.Context()
         self.secret = certificate is not None
+
+    def tell_room(self, peer) -> None:
+        asyncio.get_running_loop().call_soon(self.ingress.has_room, peer)
 
     def dealer(self, identity: bytes, key: Certificate = KEY, **options: int) -> zmq.Socket:
         sock = self.context.socket(zmq.DEALER)

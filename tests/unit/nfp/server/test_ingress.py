@@ -8,14 +8,13 @@ from broker.nfp import opening
 from broker.nfp.access import Access
 from broker.nfp.contract import Answer
 from broker.nfp.frames import Packet, encode
-from broker.nfp.management import EventBus, Questions
+from broker.nfp.management import Questions
 from broker.nfp.names import MMI_BROKER, MMI_WORKER, SEED_CODES, SID, Command, Dialect, Sender
 from broker.nfp.principal import Standing
-from broker.nfp.server.connections import ReconnectNudge
 from broker.nfp.server.ingress import FORGIVE_S, Ingress
 from broker.nfp.server.names import NameOwners
 from broker.nfp.server.router import EVERYBODY
-from broker.settings.nfp import RuleEntry
+from broker.settings.nfp import NfpSection, RuleEntry
 from tests.live.nfp import keepalive, ready, request
 from tests.tables import for_each
 from tests.unit.nfp.server.scripted import RecordingDispatch, RecordingJournal, RecordingPeer
@@ -52,20 +51,20 @@ class Setting:
         self.dispatch = RecordingDispatch()
         self.questions = questions or Asked()
         access = access or Access()
-        loop = SimpleNamespace(time=lambda: 1.0)
-        self.owners = NameOwners(RecordingJournal(), access, lambda name: False, lambda *_: False, loop.time)
-        self.ingress = Ingress(
-            self.dispatch,
-            access,
-            self.questions,
-            opened=opening.BrokerOpen("headgate", keepalive_ms=1000, multiplier=3, epoch="e1"),
-            name_owners=self.owners,
-            event_bus=EventBus("e1"),
-            nudge=ReconnectNudge(loop, 1.0),
-            turn=None,
-            in_use=lambda name: False,
-            invalid_max=2,
+        self.owners = NameOwners(
+            RecordingJournal(), access, lambda name: False, lambda *_: False, lambda: 1.0
         )
+        broker = SimpleNamespace(
+            dispatcher=self.dispatch,
+            access=access,
+            questions=self.questions,
+            epoch="e1",
+            name_owners=self.owners,
+            expected={},
+            recording=None,
+            settings=NfpSection(keepalive_ms=1000, multiplier=3, invalid_max=2),
+        )
+        self.ingress = Ingress(broker)
         self.peer = RecordingPeer()
         self.peer.senders = senders
         self.peer.greeted = greeted

@@ -47,7 +47,7 @@ def test_a_job_from_here_to_here(rundir):
                 worker.submit(reply(came[0], status, b'{"w":1}'))
             await until(lambda: got and got[-1].status == 200)
             assert [packet.status for packet in got if packet.command is Command.RESPONSE][-1] == 200
-            assert broker.dispatcher.find("u1", 0.0).view.holder == "uid:1000"
+            assert broker.dispatcher.find("u1", 0.0).holder == "uid:1000"
             client.close()
             assert client.send(request(Command.POST, "u2")) is False
             client.submit(request(Command.POST, "u3"))

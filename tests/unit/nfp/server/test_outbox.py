@@ -1,7 +1,7 @@
 """The queue of a peer: bounded, in order, with messages that wait for a commit."""
 
 from broker.nfp.names import Command
-from broker.nfp.server.connections import Outbox, QueueLimits, Waiting
+from broker.nfp.server.turn import Outbox, QueueLimits, Waiting
 
 USUAL = QueueLimits(1000, 10)
 

@@ -9,9 +9,10 @@ import zmq
 from broker.endpoints import parse
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet, decode, encode
-from broker.nfp.names import Command, Sender
+from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import broker_of, read_any
-from broker.nfp.server.connections import QueueLimits
+from broker.nfp.records import WorkerSeen
+from broker.nfp.server.turn import QueueLimits
 from broker.transport import curve, dialing
 from broker.transport.batching import ALONE_BYTES
 from broker.transport.zeromq.connection import PARTS_MAX, Connection
@@ -429,7 +430,7 @@ def test_a_peer_that_does_not_read_loses_events_and_is_cut_before_results_are_lo
                 on.router.stall_s = 0.1
                 await until(lambda: not slow.send(event(30_000, command=Command.RESPONSE)) and not slow.alive)
                 await until(lambda: on.ingress.ended == ["slow"])
-                assert on.router.dropped > 20
+                assert on.dropped > 20
 
     asyncio.run(story())
 
@@ -561,18 +562,24 @@ def test_a_frame_beyond_the_cap_ends_the_connection():
     asyncio.run(story())
 
 
-def test_who_has_not_spoken_can_be_sent_what_anybody_may_read():
+def test_a_worker_of_an_earlier_run_that_says_nothing_is_told_to_register():
+    """On each connection anew; who speaks by itself, and who is not expected, is left alone."""
+
     async def story():
         async with stage(plain=True) as on:
-            with on.dealer(b"w1") as sock:
-                await until(lambda: on.ingress.arrivals)
-                ((name, send),) = on.ingress.arrivals
-                assert name == "w1"
-                assert send([b"", b"x"])
-                assert await received(sock) == [b"", b"x"]
-                sock.send_multipart(HELLO)
-                await until(lambda: on.ingress.came)
-                assert send([b"", b"x"]) is False
+            on.expected = {name: WorkerSeen(name, "svc", Dialect.NORFAB, "") for name in ("w1", "w2")}
+            with on.dealer(b"w1") as silent, on.dealer(b"w2") as speaks, on.dealer(b"w3") as stranger:
+                speaks.send_multipart(HELLO)
+                said = decode(await received(silent))
+                assert (said.sender, said.command, said.service) == (Sender.BROKER, Command.DISCONNECT, "svc")
+                silent.send_multipart(HELLO)
+                await until(lambda: {name for name, _ in on.ingress.came} == {"w1", "w2"})
+                assert not speaks.poll(50)
+                assert not stranger.poll(0)
+            await until(lambda: len(on.ingress.ended) == 2)
+            with on.dealer(b"w1") as again:
+                await received(again)
+            assert on.called_back == 2
 
     asyncio.run(story())
 
