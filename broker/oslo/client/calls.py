@@ -247,13 +247,16 @@ class RetryQueue:
 
     Args:
         place: finds a place for a call, or ends it, or adds it again (its ``link`` is None then).
+
+    Attributes:
+        waiting: those calls, by exchange and topic, in order.
     """
 
     def __init__(self, reactor: Reactor, routes: RoutingTable, place: Callable[[PendingCall], None]) -> None:
         self._reactor = reactor
         self._routes = routes
         self._place = place
-        self._waiting: dict[tuple[str, str], deque[PendingCall]] = {}
+        self.waiting: dict[tuple[str, str], deque[PendingCall]] = {}
         self._pause: Timer | None = None
         self._until_s = 0.0
         self._was_synced = False
@@ -270,17 +273,17 @@ class RetryQueue:
     def add(self, call: PendingCall) -> None:
         """Keep ``call`` until there is a place for it: at the end of those of its topic."""
         call.link = None
-        self._waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
+        self.waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
         self._arm()
 
     def retry(self) -> None:
         """Look for places: something has changed."""
-        if self._waiting:
+        if self.waiting:
             self._retry_all(False)
 
     def retry_soon(self) -> None:
         """As ``retry``, not from within what brings it."""
-        if self._waiting:
+        if self.waiting:
             self._reactor.call_soon(self.retry)
 
     def retry_after_answer(self, address: Address) -> None:
@@ -288,11 +291,11 @@ class RetryQueue:
         counted: those are one in each pause.
         """
         key = (address.exchange, address.topic)
-        calls = self._waiting.get(key)
+        calls = self.waiting.get(key)
         while calls and (calls[0].over or calls[0].tries is None):
             call = calls.popleft()
             if not calls:
-                del self._waiting[key]
+                del self.waiting[key]
             if not call.over:
                 call.tried = None
                 self._place(call)
@@ -302,10 +305,10 @@ class RetryQueue:
         """Forget all of them."""
         if self._pause is not None:
             self._pause.cancel()
-        self._waiting.clear()
+        self.waiting.clear()
 
     def _arm(self) -> None:
-        if self._waiting and self._pause is None:
+        if self.waiting and self._pause is None:
             self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
 
     def _retry_after_pause(self) -> None:
@@ -316,12 +319,12 @@ class RetryQueue:
         synced = self._routes.synced
         everything = synced is not self._was_synced or (not synced and self.overdue)
         self._was_synced = synced
-        for key in list(self._waiting):
-            calls = [call for call in self._waiting.pop(key) if not call.over]
+        for key in list(self.waiting):
+            calls = [call for call in self.waiting.pop(key) if not call.over]
             if everything or self._routes.replica.servers(*key):
                 calls = self._round(calls, paused, everything)
             if calls:  # they are older than those that were added again meanwhile
-                self._waiting[key] = deque([*calls, *self._waiting.get(key, ())])
+                self.waiting[key] = deque([*calls, *self.waiting.get(key, ())])
         self._arm()
 
     def _round(self, calls: list[PendingCall], paused: bool, everything: bool) -> list[PendingCall]:
@@ -513,7 +516,8 @@ class CallSender(Sender[PendingCall]):
         if kind == Kind.REPLY:
             self._counters.counts["answered"] += 1
             self._finish(call, frames[1])
-            self.retries.retry_after_answer(call.address)
+            if self.retries.waiting:
+                self.retries.retry_after_answer(call.address)
         elif kind == Kind.BEAT:
             call.beaten(self.reactor.now())
         elif kind == Kind.TAKEN and call.kind is Kind.CAST:

@@ -178,13 +178,10 @@ class ReceivedMessage:
         if self.wants_reply and not self._done:
             self._done = True
             if len(body) > self.reply_bytes_max:
-                self._note_too_large("a reply", len(body))
+                # it would end the connection, and with it what else is on its way
+                self.inbox.post(self.inbox.owner.note_too_large, len(body), self.inbox.body_max)
             else:
                 self.inbox.post(self.inbox.owner.answer, Kind.REPLY, self, body)
-
-    def _note_too_large(self, what: str, size: int) -> None:
-        """It would end the connection, and with it what else is on its way."""
-        self.inbox.post(self.inbox.owner.note_too_large, what, size, self.inbox.body_max)
 
     def beat(self) -> None:
         """The call is still worked on."""

@@ -320,11 +320,11 @@ class Listeners:
         """Count what was lost in an inbox."""
         self._counters.count(name, n)
 
-    def note_too_large(self, what: str, size: int, limit: int) -> None:
-        """Log and count what was not sent."""
+    def note_too_large(self, size: int, limit: int) -> None:
+        """Log and count a reply that is not sent."""
         self._counters.count("too_large")
         self._counters.say(
-            "%s of %d bytes was not sent, expected %d at most", what, size, limit, about=(what,)
+            "a reply of %d bytes was not sent, expected %d at most", size, limit, about=("reply",)
         )
 
     # ------------------------------------------------------------ what comes

@@ -124,7 +124,7 @@ class ClientSession:
             ValueError: a name that cannot be sent, or a time that is not a number. An infinite one is none.
         """
         waiter = new_waiter()
-        client, call = self._new_call(address, body, waiter.set, timeout_s, monitor_s, mandatory=mandatory)
+        client, call = self._begin(address, body, waiter.set, timeout_s, monitor_s, mandatory=mandatory)
         return self._await(client, call, waiter)
 
     def start_call(
@@ -138,9 +138,9 @@ class ClientSession:
         mandatory: bool = False,
     ) -> None:
         """As ``call`` without waiting: ``done`` is called once, in the thread of the sockets."""
-        self._start(*self._new_call(address, body, done, timeout_s, monitor_s, mandatory=mandatory))
+        self._begin(address, body, done, timeout_s, monitor_s, mandatory=mandatory)
 
-    def _new_call(
+    def _begin(
         self,
         address: Address,
         body: bytes,
@@ -167,16 +167,13 @@ class ClientSession:
             tries=tries,
             owner=self,
         )
-        return client, call
-
-    def _start(self, client: Client, call: PendingCall) -> None:
         if call.size > client.routes.body_max:
             call.finish(TooLarge(call.address, call.size, client.routes.body_max))
         elif not client.post(client.calls.start, call):
             call.finish(Closed(f"{call.address}: the session is closed"))
+        return client, call
 
     def _await(self, client: Client, call: PendingCall, waiter: Waiter) -> bytes:
-        self._start(client, call)
         try:
             if client.is_ours() and not call.over:
                 raise Undelivered(f"{call.address}: the thread of the sockets would wait for itself")
@@ -209,7 +206,7 @@ class ClientSession:
             waiter = new_waiter()
             tries = None if retry is None or retry < 0 else retry
             self._await(
-                *self._new_call(
+                *self._begin(
                     address, body, waiter.set, CONFIRM_S, kind=Kind.CAST, mandatory=True, tries=tries
                 ),
                 waiter,

@@ -77,7 +77,7 @@ def test_who_has_given_up_is_not_tried(stage_of):
         call.over = True
     stage.retries.retry()
     assert stage.placed == stage.calls[1::2]
-    assert not stage.retries._waiting
+    assert not stage.retries.waiting
 
 
 def test_where_nobody_listens_nobody_is_tried(stage_of):
@@ -104,7 +104,7 @@ def test_who_waits_longest_has_the_place_of_a_call_that_was_answered(stage_of):
     stage.calls[3].over = True
     for _ in range(2):
         stage.retries.retry_after_answer(LISTENED)
-    assert stage.retries._waiting == {}
+    assert stage.retries.waiting == {}
     assert stage.tried == stage.calls[1:]
 
 
