@@ -87,7 +87,7 @@ class Session:
         opened: the broker's OPEN, as JSON; None: deployed NorFab's. said: what it says. pushes_results: the broker
             takes results unasked and says when it has them. keepalives_sent, keepalives_received: since the start.
         jobs: those that go on, and ended ones until their result is safe elsewhere. unrecorded: the latter, oldest
-            first. open: how many have no result. done, failed: ended ones since the start. running: those with a slot.
+            first. done, failed: ended ones since the start. running: those with a slot.
         draining: no new jobs are run. stopping: what runs is ended. accept_after_s: ``ACCEPT_AFTER_S``.
     """
 
@@ -129,7 +129,6 @@ class Session:
         # jobs
         self.jobs: dict[str, JobRun] = {}
         self.unrecorded: dict[str, JobRun] = {}
-        self.open = 0
         self.done = 0
         self.failed = 0
         self.running: dict[str, JobRun] = {}
@@ -381,15 +380,16 @@ class Session:
         job = JobRun(packet.uuid, packet.client, packet.service, packet.dialect, packet.data)
         task = self.tasks.get(job.task)
         job.idempotent = task is None or task.idempotent
-        self._add(job)
+        self.jobs[job.uuid] = job
         if self.store.state(job.uuid) or not self.pushes_results:
             self._background.spawn(f"admit {job.uuid}", self._admit(job))
             return
         self._wait_for_slot(job)
 
-    def _add(self, job: JobRun) -> None:
-        self.jobs[job.uuid] = job
-        self.open += 1
+    @property
+    def open(self) -> int:
+        """How many jobs have no result."""
+        return len(self.jobs) - len(self.unrecorded)
 
     def _duplicate(self, job: JobRun, packet: Packet) -> None:
         """A duplicate is answered by state, not run twice."""
@@ -563,10 +563,10 @@ class Session:
             if job.attempt and not job.confirmed:
                 job.confirmation = self.loop.create_future()
                 await self._accept(job)
-                with contextlib.suppress(TimeoutError):
+                try:
                     async with asyncio.timeout(max(0.0, job.left_s)):
                         await job.confirmation
-                if job.left_s <= 0:
+                except TimeoutError:
                     return True  # it is over: its context says so before the task is entered
             self.store.started(job.uuid)
             await self.store.durable()
@@ -650,7 +650,6 @@ class Session:
     def _close(self, job: JobRun, status: int, body: bytes, *, failed: bool) -> None:
         """``job`` has its result, which is offered until it is removed, or too many others are."""
         job.end(status, body, failed=failed)
-        self.open -= 1
         self.failed += failed
         self.done += not failed
         self.unrecorded[job.uuid] = job
@@ -661,12 +660,9 @@ class Session:
             self._remove(next(iter(self.unrecorded.values())))
 
     def _remove(self, job: JobRun) -> None:
-        """Forget ``job``: it was given back before it began, or its result is safe or of no use."""
-        if self.jobs.pop(job.uuid, None) is None:
-            return
-        if not job.ended:
-            self.open -= 1
-        elif self.unrecorded.pop(job.uuid, None) is not None:
+        """Forget ``job``: it was given back before it began, or its result is safe or of no use. Harmless twice."""
+        self.jobs.pop(job.uuid, None)
+        if self.unrecorded.pop(job.uuid, None) is not None:
             self._unrecorded_bytes -= job.size
 
     async def _send_stored_result(self, job: JobRun) -> None:
@@ -711,11 +707,11 @@ class Session:
 
     def _recorded(self, uuids: list[str]) -> None:
         """These results are where they belong."""
-        known = [uuid for uuid in uuids if (job := self.jobs.get(uuid)) is not None and job.ended]
-        for uuid in known:
-            self._remove(self.jobs[uuid])
+        known = [self.unrecorded[uuid] for uuid in uuids if uuid in self.unrecorded]
+        for job in known:
+            self._remove(job)
         if known:
-            self.store.recorded(known)
+            self.store.recorded([job.uuid for job in known])
             self._safe.set()
 
     # -- a life begins and ends -------------------------------------------------------------------
@@ -731,7 +727,7 @@ class Session:
             if each.state == "started" and each.idempotent and job.attempt:
                 self.store.drop(job.uuid)
                 continue
-            self._add(job)
+            self.jobs[job.uuid] = job
             if each.state == "done":
                 self._close(job, each.status, each.result, failed=each.failed)
             elif each.state == "accepted" or each.idempotent:
