@@ -189,6 +189,8 @@ class Process:
         return self.peer is not None
 
     def connect(self) -> None:
+        if self.session.registered:
+            self.lose()  # it was frozen while the connection went: a channel tells of the end before it begins anew
         self.peer = peer = FakePeer(self.name, Dialect.NORFAB)
         said = {
             "features": ["recorded", "delete", "jobs"],
