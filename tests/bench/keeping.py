@@ -68,6 +68,7 @@ def measure(bench: works.Bench) -> list[Row]:
 
 def _settle(bench: works.Bench, row: Row, pid: int, uri: str, measured: Callable[[], Result]) -> None:
     found: dict[str, list[float]] = {KEPT: [], NONE: []}
+    used: dict[str, list[float]] = {KEPT: [], NONE: []}
     on = KEPT
     for _ in range(bench.rounds * TURNS):
         for name in ORDER:
@@ -75,9 +76,14 @@ def _settle(bench: works.Bench, row: Row, pid: int, uri: str, measured: Callable
                 os.kill(pid, signal.SIGUSR2)
                 on = name
             assert _keeps(uri) == (name == KEPT)
-            found[name].append(measured()["per_s"])
-    row.figures = {name: f"{median(values) / 1e3:,.1f} k/s" for name, values in found.items()}
-    row.raw = {"per_s": found}
+            result = measured()
+            found[name].append(result["per_s"])
+            used[name].append(1e6 * sum(result["cpu_s"]) / result["count"])
+    row.figures = {
+        name: f"{median(values) / 1e3:,.1f} k/s, {median(used[name]):.2f} µs of its CPU each"
+        for name, values in found.items()
+    }
+    row.raw = {"per_s": found, "cpu_us": used}
     kept, none = (
         [a + b for a, b in zip(values[::2], values[1::2], strict=True)] for values in found.values()
     )
