@@ -436,7 +436,7 @@ class Announcer:
         self._reactor = reactor
         self._wanted: dict[Record, None] = {}
         self._chars = 0
-        self._promised = self._full = self._left = False
+        self._full = self._left = False
         self._pace = Pace(reactor, self._announce)
         self._held = held
         if not held:
@@ -446,7 +446,6 @@ class Announcer:
         """Tell what is offered, from now on; harmless twice."""
         if self._held:
             self._held = False
-            self._promised = True
             self._pace.soon()
             self._pace.flush()
 
@@ -469,9 +468,9 @@ class Announcer:
             if wire.fits_record(self.state.pipeline, record):
                 self._wanted[record] = None
                 self._chars += chars_of(record)
+                self._pace.soon()
             else:
                 self.counts["unfit"] += 1
-        self._pace.soon()
 
     def remove(self, records: Iterable[Record]) -> None:
         """The pipeline does not offer these any more."""
@@ -480,19 +479,17 @@ class Announcer:
             if record in self._wanted:
                 del self._wanted[record]
                 self._chars -= chars_of(record)
+                self._pace.soon()
         self._wanted = compact(self._wanted)
-        self._pace.soon()
 
     def change_key(self, key: str) -> None:
         """Other nodes find another ``key`` there from now on."""
         if key != self.state.key and not self._left:
             self.state = msgspec.structs.replace(self.state, key=key)
-            self._promised = True
             self._pace.soon()
 
     def promise(self) -> int:
-        """The version of the state that tells all that came or went until now, even if it changes nothing."""
-        self._promised |= self._pace.due
+        """The version of the state that tells all that came or went until now."""
         return self.state.version + self._pace.due
 
     def leave(self) -> None:
@@ -507,10 +504,9 @@ class Announcer:
         self.peer.close(LEAVE_MS)
 
     def _announce(self) -> float:
-        records = self._fitting()
-        if self._held or self._left or (records == self.state.records and not self._promised):
+        if self._held or self._left:
             return 0.0
-        self._promised = False
+        records = self._fitting()
         self.state = msgspec.structs.replace(self.state, version=self.state.version + 1, records=records)
         self.peer.announce(self.state)
         return GATHER_S + GATHER_RECORD_S * len(records)
