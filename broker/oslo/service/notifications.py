@@ -1,8 +1,8 @@
 """Notifications from a ``ClientSession`` to events ``oslo.notify.EXCHANGE.TOPIC.PRIORITY`` on the Flux broker.
 
-One thread reads them, and a bounded queue stands between it and the event loop. The thread never waits for the loop and
-the loop never for the thread: what finds no room is dropped and counted, and whoever takes the next one is told how
-many those were. Nor does the announcer wait (``client.bridge.Publisher``).
+They come in the thread of the sockets, and a bounded queue stands between it and the event loop. Neither waits for the
+other: what finds no room is dropped and counted, and whoever takes the next one is told how many those were. Nor does
+the announcer wait (``client.bridge.Publisher``).
 
 Events are private unless told otherwise: owners receive them and nobody else (RFC 12, "Event Privacy"), since
 notifications tell of everybody's resources. The payload has what the notification has: ``publisher_id``,
@@ -17,6 +17,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.bounded_queue import BoundedQueue
@@ -111,70 +112,54 @@ class NotificationListening:
         self._untold = 0
         self._asked = False
         self._inbox: ClientInbox | None = None
-        self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._opening: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in a thread of its own: that the node's proxy confirms may take a while."""
-        self._thread = threading.Thread(target=self._run, name="oslo notifications", daemon=True)
-        self._thread.start()
+        """Begin, in a task of its own: that the node's proxy confirms may take a while."""
+        self._opening = self._loop.create_task(self._open(), name="oslo notifications")
 
     async def stop(self) -> None:
         """End it; what waits is dropped."""
-        self._ending.set()
-        inbox = self._inbox
+        if self._opening is not None:
+            self._opening.cancel()
+        inbox, self._inbox = self._inbox, None
         if inbox is not None:
-            await asyncio.to_thread(inbox.stop)
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-            self._thread = None
+            await asyncio.to_thread(inbox.close)
 
-    # ------------------------------------------------------------ in the thread
-
-    def _run(self) -> None:
-        while not self._ending.is_set():
+    async def _open(self) -> None:
+        while True:
             try:
-                self._listen()
+                listen = self._session.listen_notifications
+                inbox = self._inbox = await asyncio.to_thread(listen, self._topics, self._pool)
+                inbox.notify(partial(self._read, inbox))
+                return
             except OsloFailure as error:
                 log.warning("notifications cannot be listened to: %s", error)
             except Exception:
                 log.exception("notifications cannot be read")
-            self._ending.wait(_PAUSE_S)
+            await asyncio.sleep(_PAUSE_S)
 
-    def _listen(self) -> None:
-        inbox = self._session.listen_notifications(self._topics, self._pool)
-        self._inbox = inbox
-        try:
-            # ``stop`` may have looked before the inbox was there
-            while not self._ending.is_set() and (item := inbox.get(None)) is not None:
-                exchange, topic, _server = item.address
-                body = item.body
-                with contextlib.suppress(ValueError):  # what cannot be read is counted where it is looked at
-                    body = plain(body)
-                self._put(exchange, topic, body)
-        finally:
-            self._inbox = None
-            inbox.close()
+    # ------------------------------------------------------------ in the thread of the sockets
 
-    def _put(self, exchange: str, topic: str, body: bytes) -> None:
-        name, _, priority = topic.rpartition(".")
-        with self._lock:
-            self.received += 1
-            heard = HeardNotification(exchange, name, priority, body, self._untold)
-            if not self._queue.put(heard, len(body)):
-                self.lost += 1
-                self._untold += 1
-                return
-            self._untold = 0
-            ask, self._asked = not self._asked, True
-        if ask:
-            self._ask()
-
-    def _ask(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:
-            self._ending.set()  # the loop has ended
+    def _read(self, inbox: ClientInbox) -> None:
+        while (item := inbox.get(0.0)) is not None:
+            exchange, topic, _server = item.address
+            name, _, priority = topic.rpartition(".")
+            body = item.body
+            with contextlib.suppress(ValueError):  # what cannot be read is counted where it is looked at
+                body = plain(body)
+            with self._lock:
+                self.received += 1
+                heard = HeardNotification(exchange, name, priority, body, self._untold)
+                if not self._queue.put(heard, len(body)):
+                    self.lost += 1
+                    self._untold += 1
+                    continue
+                self._untold = 0
+                ask, self._asked = not self._asked, True
+            if ask:
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waits
+                    self._loop.call_soon_threadsafe(self._drain)
 
     # ------------------------------------------------------------ on the loop
 
@@ -184,21 +169,21 @@ class NotificationListening:
                 if not self._queue:
                     self._asked = False
                     return
-                status = self._queue.pop()
-            if not self._ending.is_set():
-                self._hand_over(status)
+                heard = self._queue.pop()
+            if self._inbox is not None:
+                self._hand_over(heard)
         self._loop.call_soon(self._drain)
 
-    def _hand_over(self, status: HeardNotification) -> None:
+    def _hand_over(self, heard: HeardNotification) -> None:
         """Whatever one notification does to ``take``, the next one is read."""
         try:
-            self._take(status)
+            self._take(heard)
         except Exception:
             self.failed += 1
             if not self.failed & (self.failed - 1):
-                where = f"{status.exchange}/{status.topic}.{status.priority}"
+                where = f"{heard.exchange}/{heard.topic}.{heard.priority}"
                 log.exception("a notification at %s of %d bytes, the %d. one so far, could not be told",
-                              where, len(status.body), self.failed)  # fmt: skip
+                              where, len(heard.body), self.failed)  # fmt: skip
 
 
 class EventAnnouncer(Publisher):
@@ -216,15 +201,15 @@ class EventAnnouncer(Publisher):
         self.unreadable = 0
         self._flags = 0 if public else PRIVATE
 
-    def take(self, status: HeardNotification) -> None:
+    def take(self, heard: HeardNotification) -> None:
         """Publish one notification."""
-        self.miss(status.lost)
+        self.miss(heard.lost)
         if not self.has_room():
             return
-        said = content(status)
+        said = content(heard)
         if said is not None:
             try:
-                self.publish(topic_of(status), said, flags=self._flags)
+                self.publish(topic_of(heard), said, flags=self._flags)
                 return
             except ProtocolError:  # it was just not nested too deeply to be read, but is in an event
                 pass
@@ -232,16 +217,16 @@ class EventAnnouncer(Publisher):
         self.miss(1)
 
 
-def topic_of(status: HeardNotification) -> str:
+def topic_of(heard: HeardNotification) -> str:
     """The topic; the payload has long names in full.
 
     >>> topic_of(HeardNotification("openstack", "versioned.notifications", "info", b""))
     'oslo.notify.openstack.versioned%2Enotifications.info'
     """
-    return PREFIX + ".".join(map(word_of, (status.exchange, status.topic, status.priority)))
+    return PREFIX + ".".join(map(word_of, (heard.exchange, heard.topic, heard.priority)))
 
 
-def content(status: HeardNotification) -> dict[str, Any] | None:
+def content(heard: HeardNotification) -> dict[str, Any] | None:
     """What the event says; None when the notification cannot be read.
 
     >>> body = b'{"ctxt": {"auth_token": "t", "request_id": "r"}, "message": {"event_type": "e"}}'
@@ -249,22 +234,22 @@ def content(status: HeardNotification) -> dict[str, Any] | None:
     {'exchange': 'x', 'topic': 'y', 'priority': 'info', 'event_type': 'e', 'ctxt': {'request_id': 'r'}}
     """
     try:
-        body = read_json(status.body)
+        body = read_json(heard.body)
         message = _unwrapped(body["message"])
         context = body.get("ctxt") or {}
         if not isinstance(message, dict) or not isinstance(context, dict):
             return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    said: dict[str, Any] = {"exchange": status.exchange, "topic": status.topic, "priority": status.priority}
+    said: dict[str, Any] = {"exchange": heard.exchange, "topic": heard.topic, "priority": heard.priority}
     shown = {name: context[name] for name in CONTEXT if isinstance(context.get(name), str)}
-    if len(status.body) <= EVENT_BYTES_MAX:
+    if len(heard.body) <= EVENT_BYTES_MAX:
         said.update({name: message[name] for name in FIELDS if name in message})
     else:
         texts = {name: message[name] for name in FIELDS if isinstance(message.get(name), str)}
         texts.pop("payload", None)
         said.update({name: text[:TEXT_CHARS_MAX] for name, text in texts.items()})
-        said["payload_bytes"] = len(status.body)
+        said["payload_bytes"] = len(heard.body)
         shown = {name: text[:TEXT_CHARS_MAX] for name, text in shown.items()}
     if shown:
         said["ctxt"] = shown

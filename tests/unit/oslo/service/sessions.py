@@ -1,8 +1,8 @@
 """A way into the pipelines that notes what it is given and answers what the test says."""
 
 import asyncio
-import queue
 import threading
+from collections import deque
 
 import msgspec
 
@@ -24,16 +24,26 @@ class FakeItem:
 
 
 class FakeIntake:
+    """``items.put`` brings one, in whatever thread calls it."""
+
     def __init__(self):
-        self.items = queue.SimpleQueue()
+        self.items = self
         self.closed = False
+        self._waiting = deque()
+        self._told = None
+
+    def put(self, item):
+        self._waiting.append(item)
+        if self._told is not None:
+            self._told()
+
+    def notify(self, told):
+        self._told = told
+        told()
 
     def get(self, timeout_s):
-        assert timeout_s is None
-        return self.items.get(timeout=10)
-
-    def stop(self):
-        self.items.put(None)
+        assert timeout_s == 0.0
+        return self._waiting.popleft() if self._waiting else None
 
     def close(self):
         self.closed = True
