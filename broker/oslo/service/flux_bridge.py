@@ -11,12 +11,13 @@ that time are counted as lost.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.client import Request
 from broker.client.bridge import EVERYBODY, OTHERWISE, TRUSTED, Bridge, Methods
@@ -53,7 +54,6 @@ CASTS_MAX: Final = 1024
 THREADS: Final = 8
 """Casts handed over at a time: each may wait a moment for a node that was just heard of."""
 
-_T = TypeVar("_T")
 OpenSession = Callable[[Settings], "ClientSession"]
 
 
@@ -224,10 +224,26 @@ class FluxBridge:
             raise RpcError(errno.EINVAL, text)
         if len(self._calls) >= CALLS_MAX:
             raise RpcError(errno.EAGAIN, f"{len(self._calls)} calls are under way")
-        reply: Future[bytes] = Future()
-        done = partial(_settle, reply)
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[bytes] = loop.create_future()
+
+        def done(outcome: bytes | OsloFailure) -> None:  # in the thread of the sockets
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                loop.call_soon_threadsafe(self._settle, reply, outcome)
+
         session.start_call(what.address, body, done, timeout_s=timeout_s, mandatory=what.send.mandatory)
-        return await self._wait(self._calls, asyncio.wrap_future(reply))
+        self._sent += 1
+        self._calls.add(reply)
+        return await reply
+
+    def _settle(self, reply: asyncio.Future[bytes], outcome: bytes | OsloFailure) -> None:
+        self._calls.discard(reply)
+        if reply.done():
+            return  # its caller has left
+        if isinstance(outcome, OsloFailure):
+            reply.set_exception(outcome)
+        else:
+            reply.set_result(outcome)
 
     async def _hand_over(self, send: partial[None]) -> None:
         """Send in a thread.
@@ -237,14 +253,11 @@ class FluxBridge:
         """
         if len(self._casts) >= CASTS_MAX:
             raise RpcError(errno.EAGAIN, f"{len(self._casts)} casts are under way")
-        await self._wait(self._casts, asyncio.get_running_loop().run_in_executor(self._threads, send))
-
-    async def _wait(self, those: set[asyncio.Future[_T]], one: asyncio.Future[_T]) -> _T:
-        """Its result; it is one of ``those`` until then, whether its caller is still there or not."""
         self._sent += 1
-        those.add(one)
-        one.add_done_callback(those.discard)
-        return await asyncio.shield(one)
+        cast = asyncio.get_running_loop().run_in_executor(self._threads, send)
+        self._casts.add(cast)
+        cast.add_done_callback(self._casts.discard)
+        await asyncio.shield(cast)
 
     async def status(self, request: Request) -> dict[str, Any]:
         """``oslo.status``."""
@@ -290,11 +303,3 @@ class FluxBridge:
             and policy.may_see(self._config.rules, who, row["exchange"], row["topic"])
         ]
         return {"topics": seen[:TOPICS_MAX], "more": len(seen) > TOPICS_MAX}
-
-
-def _settle(reply: Future[bytes], outcome: bytes | OsloFailure) -> None:
-    """End a call; in the thread of the sockets."""
-    if isinstance(outcome, OsloFailure):
-        reply.set_exception(outcome)
-    else:
-        reply.set_result(outcome)
