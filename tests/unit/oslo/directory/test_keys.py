@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from broker.identity import Role
+from broker.oslo.directory import peer
 from broker.oslo.directory.peer import Peer
 from broker.oslo.directory.server import PLAIN_OWNER, DirectoryServer, FolderAccess, PortAccess
 from broker.oslo.directory.state import LOCAL_OWNER, Replica
@@ -81,6 +82,19 @@ def test_nobody_else_enters(reactor, tmp_path, closing, keys, who):
     assert not replica.synced
     assert len(room.sockets[1]) == 0
     assert room.status()["denied"]
+
+
+def test_other_keys_are_tried_while_a_directory_is_silent(reactor, tmp_path, closing, keys, monkeypatch):
+    """As after a reload: the directories get their new keys at different times."""
+    monkeypatch.setattr(peer, "RENEW_S", 0.2)
+    room = guarded(reactor, tmp_path, closing, keys)
+    new, former = (
+        Tuning(curve=curve.CurveClient(keys["listed"], keys[name].public_key)) for name in ("unknown", "own")
+    )
+    one = Peer(reactor, room.endpoint, Replica(), tunings=lambda: (new, former), pulse_s=0.1)
+    closing.append(one)
+    one.announce(state("n5", records=[rpc("l1")]))
+    turn_until(reactor, lambda: one.alive and room.replica.here.records == 1)
 
 
 @pytest.mark.parametrize("said", [{}, {"unlisted": 0}])
