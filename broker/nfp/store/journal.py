@@ -240,9 +240,6 @@ class NoStore:
     broken = ""
     lost = 0
 
-    def __init__(self, *_args: Any, **_settings: Any) -> None:
-        """Takes what ``Store`` takes."""
-
     async def open(self) -> Snapshot:
         """Nothing."""
         return Snapshot()
@@ -252,9 +249,6 @@ class NoStore:
 
     def commit(self, *, waited: bool = True) -> None:
         """Has nothing to do."""
-
-    async def durable(self) -> None:
-        """Returns at once."""
 
     def find_closed(self, uuid: str) -> StoredJob | None:
         """Nothing was kept."""

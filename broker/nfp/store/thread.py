@@ -250,14 +250,17 @@ class StoreThread(Generic[Operation]):
         """Nothing is under way: hand over what is there, or see to it that it is handed over in time."""
         if not self._pending or self._closing:
             return
-        wait_s = LATER_S
-        if waited:
-            wait_s = self._begun + SPACE_S - time.monotonic() if self._loaded else 0.0
-            if wait_s <= 0:
-                self._hand_over()
-                return
-        if self._later is None:
-            self._later = self._loop.call_later(wait_s, self._late)
+        due = now = self._loop.time()
+        if not waited:
+            due += LATER_S
+        elif self._loaded:
+            due = self._begun + SPACE_S
+        if due <= now:
+            self._hand_over()
+        elif self._later is None or self._later.when() > due:
+            if self._later is not None:
+                self._later.cancel()
+            self._later = self._loop.call_at(due, self._late)
 
     def _late(self) -> None:
         self._later = None

@@ -131,6 +131,30 @@ def test_what_nobody_waits_for_shares_a_commit(make, disk):
     run(story())
 
 
+def test_under_load_groups_are_apart_and_larger(make, disk, monkeypatch):
+    monkeypatch.setattr(threads, "SPACE_S", 0.5)
+
+    async def story():
+        store = make()
+        await store.start(words)
+        for number in range(threads.LOADED_OPS + 1):
+            store.put(number)
+        store.commit()
+        for word in "ab":  # what nobody waits for, and then what somebody waits for
+            await asyncio.sleep(0)
+            store.put(word)
+            store.commit(waited=word == "b")
+        await until(lambda: store.committed == store.position)
+        assert disk.groups[1:] == [["a", "b"]]
+        store.put("alone")
+        store.commit()
+        await until(lambda: store.committed == store.position)
+        assert disk.groups[-1] == ["alone"]
+        await store.close()
+
+    run(story())
+
+
 def test_what_nobody_waits_for_is_written_soon(make, disk):
     async def story():
         store = make()
