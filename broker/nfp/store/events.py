@@ -19,7 +19,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -52,7 +52,7 @@ CLOCK_S: Final = 1.0
 ROWS: Final = 32
 """Of one statement: the events of ten jobs or so."""
 CACHED: Final = 8192
-"""Jobs whose last event's number is kept in memory: those that something happens to."""
+"""Jobs whose last event's number is kept in memory at most: those that something happens to."""
 _GONE: Final = -1
 KEY_BITS: Final = 24
 """Of an event's number: which of its job's it is; above them is the job's."""
@@ -60,7 +60,8 @@ _EVENTS_MAX: Final = 1 << KEY_BITS
 """Of one job."""
 
 _INSERT: Final = [
-    f"INSERT OR IGNORE INTO events VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608
+    f"INSERT INTO events VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608
+    " ON CONFLICT (uuid) WHERE uuid IS NOT NULL DO NOTHING"
     for count in range(ROWS + 1)
 ]
 _OF_JOB: Final = "seq BETWEEN ? AND ?"
@@ -170,7 +171,7 @@ class EventLog:
     """Writes to the file of one store; in the thread that owns its connection.
 
     An event of a job that is not there changes nothing. A uuid that is there must not begin again before it is
-    forgotten; one that does stays as it is, if its job is one of the ``CACHED`` latest.
+    forgotten; one that does stays as it is, if its job is one of the latest.
 
     Attributes:
         clock: of the store.
@@ -195,8 +196,9 @@ class EventLog:
         Raises:
             sqlite3.Error: the disk fails, or a value cannot be held. Exception: it is no operation.
         """
-        for uuid in list(self._last)[: len(self._last) - CACHED]:
-            del self._last[uuid]
+        if len(self._last) > CACHED:
+            for uuid in list(islice(self._last, CACHED // 2)):
+                del self._last[uuid]
         try:
             statements = self._statements(connection, operations)
             if len(statements) == 1:  # which is a transaction by itself

@@ -24,7 +24,7 @@ from broker.nfp.records import (
     WorkerLeft,
     WorkerSeen,
 )
-from broker.nfp.store import NoStore, Store, journal
+from broker.nfp.store import NoStore, Store, events, journal
 from broker.nfp.targets import ALL, Target
 from tests.tables import for_each
 from tests.unit.nfp.store.samples import Clocks, PartSeen, job, opened, owner, parts, read, run, until, write
@@ -194,6 +194,28 @@ def test_operations_for_jobs_that_are_not_there_change_nothing(path):
 def test_a_uuid_that_is_there_stays_as_it_is(path):
     run(write(path, job("u", b"first"), job("u", b"second", holder="uid:8")))
     assert [row.added for row in run(read(path)).jobs] == [job("u", b"first")]
+
+
+def test_jobs_that_nothing_happened_to_for_long_go_on_where_they_were(path, monkeypatch):
+    """The store remembers of some only which event was the last; a uuid that comes twice changes nothing even then."""
+    monkeypatch.setattr(events, "CACHED", 4)
+    uuids = [f"u{number}" for number in range(20)]
+
+    async def story():
+        async with opened(path) as store:
+            for kind in (job, lambda uuid: Dispatched(uuid, "", "w1", 1), lambda uuid: Returned(uuid, "")):
+                for uuid in uuids:
+                    store.put(kind(uuid))
+                    await store.durable()
+            for op in (Forgotten("u1"), job("u0", b"again"), Accepted("u0", "", 1), Owned("u1", "w1")):
+                store.put(op)
+        found = await read(path)
+        assert [row.added for row in found.jobs] == [job(uuid) for uuid in uuids if uuid != "u1"]
+        assert {row.events for row in found.jobs} == {
+            (Dispatched(row.added.uuid, "", "w1", 1), Returned(row.added.uuid, "")) for row in found.jobs
+        }
+
+    run(story())
 
 
 @pytest.mark.parametrize("apart", [False, True])
