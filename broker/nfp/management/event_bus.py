@@ -16,7 +16,6 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -115,25 +114,24 @@ def _spoken(body: Any, kind: str = "") -> Any:
         return {"base64": base64.b64encode(body).decode()}
 
 
-class EventSubscription:
+class EventSubscription(msgspec.Struct, eq=False):
     """One filter of one peer.
 
     Attributes:
         peer, event_filter, ident: whose, what, and its name, the uuid of the request that made it.
-        holder: whose job it counts as.
+        holder: whom it counts for, also when somebody else speaks there by now.
         missed: how many events it was not sent and not yet told of; ``first_missed`` and ``last_missed`` of them.
         dropped: all it was ever not sent.
     """
 
-    def __init__(self, peer: Peer, event_filter: EventFilter, ident: str) -> None:
-        self.peer = peer
-        self.holder = peer.principal.holder
-        self.event_filter = event_filter
-        self.ident = ident
-        self.missed = 0
-        self.first_missed = 0
-        self.last_missed = 0
-        self.dropped = 0
+    peer: Peer
+    event_filter: EventFilter
+    ident: str
+    holder: str
+    missed: int = 0
+    first_missed: int = 0
+    last_missed: int = 0
+    dropped: int = 0
 
     def miss(self, sequence: int) -> None:
         """The event of this number is not sent: the peer has no room."""
@@ -187,7 +185,8 @@ class EventBus:
         self._by_holder: Holdings[str] = Holdings()
         self._by_uuid: dict[str, dict[EventSubscription, None]] = {}
         """Under "": those for more than one job."""
-        self._listeners: dict[Listener, None] = {}
+        self._listeners: dict[str, dict[Listener, None]] = {}
+        """Under "": those for everything."""
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -204,8 +203,9 @@ class EventBus:
                     if self.may_follow(subscription.peer, subscription.event_filter, entry.event):
                         self._deliver(subscription, entry)
         if self._listeners:
-            for listener in tuple(self._listeners):
-                listener(event, entry)
+            for uuid in ("", event.uuid):
+                for listener in tuple(self._listeners.get(uuid, ())):
+                    listener(event, entry)
 
     def may_follow(self, peer: Peer, event_filter: EventFilter, event: JobEvent) -> bool:
         """True when ``event_filter`` is for ``event`` and ``peer`` may see it now.
@@ -322,7 +322,7 @@ class EventBus:
             raise ValueError(f"{holder} has {has} subscriptions, at most {SUBSCRIPTIONS_PER_HOLDER}")
         if self._by_holder.total >= SUBSCRIPTIONS_MAX:
             raise ValueError(f"{self._by_holder.total} subscriptions in all, at most {SUBSCRIPTIONS_MAX}")
-        subscription = EventSubscription(peer, event_filter, ident)
+        subscription = EventSubscription(peer, event_filter, ident, holder)
         self._by_peer.setdefault(id(peer), []).append(subscription)
         self._by_holder.add(holder)
         self._by_uuid.setdefault(event_filter.uuid, {})[subscription] = None
@@ -348,7 +348,17 @@ class EventBus:
             return list(self._by_peer.get(id(peer), ()))
         return [one for mine in self._by_peer.values() for one in mine]
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` for every event from now on; it must not raise. Returns what ends it."""
-        self._listeners[listener] = None
-        return partial(self._listeners.pop, listener, None)
+    def listen(self, listener: Listener, uuid: str = "") -> Callable[[], None]:
+        """Call ``listener`` for every event of the job from now on; "": of all jobs. It must not raise.
+
+        Returns what ends it, harmless twice.
+        """
+        self._listeners.setdefault(uuid, {})[listener] = None
+
+        def end() -> None:
+            mine = self._listeners.get(uuid, {})
+            mine.pop(listener, None)
+            if not mine:
+                self._listeners.pop(uuid, None)
+
+        return end

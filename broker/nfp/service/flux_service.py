@@ -10,7 +10,8 @@ import asyncio
 import errno
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -87,8 +88,7 @@ class FluxService:
         self._broker = broker
         self._announce = announce
         self._callers = Callers(broker)
-        self._attached: dict[str, list[tuple[Caller, Job]]] = {}
-        self._end_listening: Callable[[], None] | None = None
+        self._end_publishing: Callable[[], None] | None = None
 
     async def start(self) -> None:
         """Connect and register.
@@ -98,12 +98,13 @@ class FluxService:
             we are a guest there.
         """
         await self.bridge.start(self.table())
-        self._end_listening = self._broker.event_bus.listen(self.on_event)
+        if self._announce:
+            self._end_publishing = self._broker.event_bus.listen(partial(publish_event, self.publisher))
 
     async def stop(self) -> None:
         """Answer what waits with ECANCELED, leave; jobs go on. Harmless twice."""
-        if self._end_listening is not None:
-            self._end_listening()
+        if self._end_publishing is not None:
+            self._end_publishing()
         await self.bridge.stop()
         self._callers.close()
 
@@ -166,33 +167,20 @@ class FluxService:
         return await self._attach(request, caller, view)
 
     async def _attach(self, request: Request, caller: Caller, view: JobView) -> dict[str, Any] | None:
-        pushed = view.client == caller.name  # its packets come here anyway
-        with _follow(caller, view) as job:
+        with _follow(caller, view) as job, ExitStack() as until_told:
             job.note(Event("dispatched", body={"workers": job.workers}))
-            if not pushed:
-                self._attached.setdefault(view.uuid, []).append((caller, job))
-            try:
-                self._look(caller, job)
-                return await self._tell(request, caller, job)
-            finally:
-                if not pushed:
-                    self._detach(caller, job)
+            if view.client != caller.name:  # else its packets come here anyway
+                pass_on = partial(self._pass_on, caller, job)
+                until_told.callback(self._broker.event_bus.listen(pass_on, view.uuid))
+            self._look(caller, job)
+            return await self._tell(request, caller, job)
 
-    def _detach(self, caller: Caller, job: Job) -> None:
-        mine = self._attached[job.uuid]
-        mine.remove((caller, job))
-        if not mine:
-            del self._attached[job.uuid]
-
-    def on_event(self, event: JobEvent, entry: BufferedEvent) -> None:
-        """Publish it, and pass on what happens to jobs of other peers; results are asked for as they are recorded."""
-        for caller, job in self._attached.get(event.uuid, ()):
-            if (command := _SAID.get(event.kind)) is not None:
-                job.take(Packet(Sender.BROKER, command, uuid=event.uuid, body=event.body))
-            elif event.kind in _ENDS:  # later: the dispatcher is in the middle of it
-                asyncio.get_running_loop().call_soon(self._look, caller, job)
-        if self._announce:
-            publish_event(self.publisher, entry)
+    def _pass_on(self, caller: Caller, job: Job, event: JobEvent, _entry: BufferedEvent) -> None:
+        """Pass on what happens to a job of another peer; results are asked for as they are recorded."""
+        if (command := _SAID.get(event.kind)) is not None:
+            job.take(Packet(Sender.BROKER, command, uuid=event.uuid, body=event.body))
+        elif event.kind in _ENDS:  # later: the dispatcher is in the middle of it
+            asyncio.get_running_loop().call_soon(self._look, caller, job)
 
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""
@@ -343,7 +331,7 @@ def _follow(caller: Caller, view: JobView) -> Iterator[Job]:
 # -- events ------------------------------------------------------------------------------------
 
 
-def publish_event(publisher: Publisher, entry: BufferedEvent) -> None:
+def publish_event(publisher: Publisher, event: JobEvent, entry: BufferedEvent) -> None:
     """Publish what happens to a job as the event ``nfp.job.UUID.KIND``; never waits.
 
     It is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else,
@@ -351,11 +339,11 @@ def publish_event(publisher: Publisher, entry: BufferedEvent) -> None:
     Privacy"; an owner's link may pass such a stamp). A job of a key without userid, or of nobody, is told to owners
     only. The payload is what subscribers on the NFP side read. Streams and what is no job's are not published.
     """
-    if entry.event.kind in _SILENT or not publisher.has_room():
+    if event.kind in _SILENT or not publisher.has_room():
         return
-    userid = recipient(entry.event.userid)  # where that is None, the link's own, the owner's, is filled in
+    userid = recipient(event.userid)  # where that is None, the link's own, the owner's, is filled in
     publisher.publish(
-        topic_of(entry.event),
+        topic_of(event),
         entry.told(),
         flags=PRIVATE,
         userid=USERID_UNKNOWN if userid is None else userid,

@@ -111,12 +111,10 @@ def with_face(script):
         broker = FakeBroker()
         face = FluxService(broker, "local://nowhere", announce=False)
         face.bridge.handle = h
-        end = broker.event_bus.listen(face.on_event)
         service = h.service("nfp")
         offer(service, face.table())
         async with service:
             await script(peer, broker)
-        end()
         face.bridge.handle = None
         await face.stop()
         assert not any(peer.alive for peer in broker.peers)

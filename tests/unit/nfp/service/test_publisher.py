@@ -1,5 +1,6 @@
 """Job events on the Flux broker: topic, payload, stamp, and what a choked link costs."""
 
+from functools import partial
 from types import SimpleNamespace
 
 from broker.client.bridge import Publisher
@@ -26,7 +27,7 @@ def publisher():
     """A publisher, its link, and a bus whose events it publishes."""
     made, bus = Publisher(), EventBus("epoch-1")
     made.handle = FakeHandle()
-    bus.listen(lambda event, entry: publish_event(made, entry))
+    bus.listen(partial(publish_event, made))
     return made, made.handle, bus
 
 
