@@ -126,7 +126,7 @@ class Access:
 
         ``key`` is Z85, "" without CURVE; ``name`` its identity, which counts only then. None: it is refused.
         """
-        entry = self._keys.get(key) if key else None
+        entry = self._keys.get(key)
         if entry is None:
             if self._unlisted is None:
                 return None
@@ -195,21 +195,18 @@ class Access:
             return False
         if service.endswith(".service.broker") or service == MMI_WORKER:
             return principal.owner
-        offered = self._offers.get(principal.key) if principal.key else None
-        if offered is not None:
-            return bool(offered(service))
-        if principal.key or principal.holder.startswith("peer:"):
-            return self._offer_unlisted
-        return principal.owner
+        offered = self._offers.get(principal.key)
+        return bool(offered(service)) if offered is not None else self._may_work_unlisted(principal)
 
     def may_work(self, principal: Principal) -> bool:
         """Tell whether ``principal`` may offer any service at all: whether it can be a worker."""
-        entry = self._keys.get(principal.key) if principal.key else None
-        if entry is not None:
-            return bool(entry.services)
+        entry = self._keys.get(principal.key)
+        return bool(entry.services) if entry is not None else self._may_work_unlisted(principal)
+
+    def _may_work_unlisted(self, principal: Principal) -> bool:
         if principal.key or principal.holder.startswith("peer:"):
             return self._offer_unlisted
-        return principal.owner
+        return principal.owner  # in this process, or from Flux
 
     def idempotent(self, service: str, task: str) -> bool | None:
         """Tell whether ``task`` may run twice, by the first entry that fits; None when none does."""
