@@ -289,6 +289,10 @@ def _status_of(worker: WorkerView) -> str:
     return "alive" if worker.status == "alive" else "dead"
 
 
+def _head(worker: WorkerView) -> dict[str, str]:
+    return {"name": worker.name, "service": worker.service, "status": _status_of(worker)}
+
+
 def workers_of(broker: NfpBroker, service: str = "", status: str = "") -> list[WorkerView]:
     """Return the workers of ``service`` ("" or all: any) that are ``status`` (alive or dead; anything else: both)."""
     return [
@@ -302,9 +306,7 @@ def workers_of(broker: NfpBroker, service: str = "", status: str = "") -> list[W
 def _record(worker: WorkerView) -> dict[str, str]:
     """As deployed NorFab's clients print it, all texts; ``resources`` is an addition of ours."""
     return {
-        "name": worker.name,
-        "service": worker.service,
-        "status": _status_of(worker),
+        **_head(worker),
         "holdtime": str(round(max(0.0, worker.holdtime_s), 1)),
         "keepalives tx/rx": f"{worker.keepalives_sent} / {worker.keepalives_received}",
         "alive (s)": str(int(worker.alive_s)),
@@ -315,9 +317,7 @@ def _record(worker: WorkerView) -> dict[str, str]:
 def worker_row(worker: WorkerView, *, owner: bool) -> dict[str, Any]:
     """As our own clients and those on Flux get it: with numbers and lists; keys and jobs are for owners."""
     told: dict[str, Any] = {
-        "name": worker.name,
-        "service": worker.service,
-        "status": _status_of(worker),
+        **_head(worker),
         "state": worker.status,
         "holdtime": round(max(0.0, worker.holdtime_s), 1),
         "alive_s": round(worker.alive_s, 1),
@@ -339,9 +339,7 @@ def worker_row(worker: WorkerView, *, owner: bool) -> dict[str, Any]:
 def _figures(worker: WorkerView) -> dict[str, Any]:
     """As in deployed NorFab's ``get_stats``."""
     return {
-        "name": worker.name,
-        "service": worker.service,
-        "status": _status_of(worker),
+        **_head(worker),
         "holdtime_seconds": round(max(0.0, worker.holdtime_s), 1),
         "uptime_seconds": int(worker.alive_s),
         "keepalives_sent": worker.keepalives_sent,

@@ -35,6 +35,8 @@ Table = Mapping[str, tuple[Standing, Task]]
 
 UNDER_WAY_MAX: Final = 16
 """Questions of one peer that wait for their answers; beyond it the peer is told to wait for them."""
+SHOWN_CHARS: Final = 200
+"""Of what is wrong with arguments: it may quote them."""
 _RANK: Final = {Standing.GUEST: 0, Standing.USER: 1, Standing.OWNER: 2}
 
 
@@ -140,7 +142,7 @@ def arguments(call: Call, shape: type[T]) -> T:
     try:
         return msgspec.convert({name: said for name, said in call.kwargs.items() if said is not None}, shape)
     except msgspec.ValidationError as error:
-        raise Refused(f"{call.task}: {error}") from None
+        raise Refused(f"{call.task}: {str(error)[:SHOWN_CHARS]}") from None
 
 
 def split(said: str | list[str]) -> tuple[str, ...]:

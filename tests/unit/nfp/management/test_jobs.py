@@ -69,6 +69,11 @@ def test_a_filter_that_makes_no_sense_is_refused(task, wrong):
     assert (status, next(iter(wrong)) in told["error"]) == (400, True)
 
 
+def test_a_refusal_quotes_little_of_what_was_asked():
+    status, told = reply(broker_with(), "list", **{"x" * 100_000: 1})
+    assert (status, len(told["error"]) < 300) == (400, True)
+
+
 def test_the_limit_and_whether_there_are_more():
     broker = broker_with(*(job_view(f"j{number}") for number in range(5)))
     jobs = broker
