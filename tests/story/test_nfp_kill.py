@@ -106,7 +106,7 @@ def recorded(live: NfpProcess, uuid: str) -> list[dict]:
         owner.say(request(Command.MMI, f"show-{uuid}", service=JOBS, target="all", body=body))
         answer = owner.until(lambda packet: packet.command is Command.RESPONSE)
         assert answer.status == 200, answer.data
-        return msgspec.json.decode(answer.body)["results"]
+        return [part for part in msgspec.json.decode(answer.body)["parts"] if part["ended"]]
 
 
 @pytest.mark.parametrize(
