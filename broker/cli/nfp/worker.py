@@ -195,32 +195,30 @@ def _choice(module: ModuleType) -> str:
 
 
 def _loaded(place: str) -> ModuleType:
+    """The module of that name, or that the file is, run as ``python FILE.py`` does."""
     path = Path(place)
-    if path.suffix == ".py" or os.sep in place:
-        return _file(path)
-    sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
-            raise UsageError(f"{place}: no such module, expected FILE.py[:NAME] or MODULE:NAME") from error
-        raise ConfigError(f"{place} cannot be loaded: {error}") from error
-    except Exception as error:
-        raise ConfigError(f"{place} cannot be loaded: {type(error).__name__}: {error}") from error
-
-
-def _file(path: Path) -> ModuleType:
-    if not path.is_file():
+    is_file = path.suffix == ".py" or os.sep in place
+    if is_file and not path.is_file():
         raise UsageError(f"{path}: no such file")
+    sys.path.insert(0, str(path.resolve().parent) if is_file else os.getcwd())
+    try:
+        return _run_file(path) if is_file else importlib.import_module(place)
+    except UsageError:
+        raise
+    except Exception as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if not is_file and absent and (place == absent or place.startswith(absent + ".")):
+            raise UsageError(f"{place}: no such module, expected FILE.py[:NAME] or MODULE:NAME") from error
+        said = str(error) if absent and not is_file else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{place} cannot be loaded: {said}") from error
+
+
+def _run_file(path: Path) -> ModuleType:
     name = path.stem.replace("-", "_")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path}: not a Python file, expected FILE.py[:NAME] or MODULE:NAME")
-    sys.path.insert(0, str(path.resolve().parent))  # as `python FILE.py` does
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    spec.loader.exec_module(module)
     return module

@@ -161,13 +161,8 @@ class NFPClient:
         timeout: float = 600,
     ) -> NFPJobFuture:
         """Have ``task`` run by workers of ``service``; returns at once."""
-        words: dict[str, Any] = {
-            "args": args or (),
-            "kwargs": kwargs,
-            "target": workers,
-            "timeout_s": timeout,
-        }
-        job = self._nfp.submit(service, task, uuid=uuid or "", **words)
+        about: dict[str, Any] = {"args": args or (), "kwargs": kwargs, "target": workers}
+        job = self._nfp.submit(service, task, uuid=uuid or "", timeout_s=timeout, **about)
         return NFPJobFuture(job, workers, timeout, kwargs or {})
 
     def run_job(
@@ -240,14 +235,8 @@ class NFPClient:
 
     def get_status(self) -> dict[str, Any]:
         """Who we are, and whether the broker answers."""
-        status = "active" if self._nfp.is_connected else "starting"
-        return {
-            "name": self.name,
-            "role": "client",
-            "status": status,
-            "zmq_name": self.name,
-            "broker": self.broker,
-        }
+        told = {"name": self.name, "role": "client", "zmq_name": self.name, "broker": self.broker}
+        return {**told, "status": "active" if self._nfp.is_connected else "starting"}
 
     def destroy(self) -> None:
         """Leave; what waits ends. Harmless twice."""

@@ -156,15 +156,13 @@ class _Topology:
 
     def __init__(self, inventory: Inventory, broker: bool, workers: bool, names: list[str]) -> None:
         self._written = "" if inventory.path else _write(inventory)
+        python = os.environ.get(PYTHON)
         words = [*interpreter.command("headgate"), "nfp", "up", inventory.path or self._written]
         words.append("--no-env")  # it was read, as load_env_override says
-        words += [
-            word for word, given in (("--no-broker", not broker), ("--no-workers", not workers)) if given
-        ]
-        for name in names:
-            words += ["--worker", name]
-        if os.environ.get(PYTHON):
-            words += ["--norfab", os.environ[PYTHON]]
+        words += [] if broker else ["--no-broker"]
+        words += [] if workers else ["--no-workers"]
+        words += [word for name in names for word in ("--worker", name)]
+        words += ["--norfab", python] if python else []
         self._said: deque[str] = deque(maxlen=SAID_MAX)
         self._folder = tempfile.TemporaryDirectory(prefix="headgate-norfab-")
         program = Program("headgate nfp up", lambda: words, restarts=Restarts(ends_max=1))
