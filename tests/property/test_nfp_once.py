@@ -445,9 +445,9 @@ class Once(RuleBasedStateMachine):
             self.loop.close()
 
     def _state(self, uuid: str) -> str:
-        found = self.bench.find(uuid)
+        found = self.bench.job(uuid)
         assert found is not None
-        return found.view.state
+        return found.state
 
     def _over(self) -> bool:
         open_jobs = [uuid for uuid in self.jobs if self._state(uuid) == "open"]
@@ -473,7 +473,7 @@ class Once(RuleBasedStateMachine):
             self.pass_time(1.0)
         for uuid in self.jobs:
             assert self._state(uuid) != "open", f"{uuid} never ended"
-            ends = {result.status for result in self.bench.find(uuid).results}
+            ends = {result.status for result in self.bench.results(uuid)}
             assert 417 not in ends or uuid in self.cancelled, f"{uuid} ended as if it had been cancelled"
         for worker in self.workers.values():
             assert worker.session.open == 0, worker.session.listed()

@@ -254,7 +254,7 @@ def _find(jobs: Jobs, peer: Peer, packet: Packet, may: Callable[[str], bool], no
     job = jobs.by_uuid.get(packet.uuid)
     if job is not None and not (job.client.peer is peer or may(job.holder)):
         job = None
-    jobs.registry.client_known(peer, now)
+    jobs.registry.client_of(peer, now)
     jobs.counts.unroutable += job is None
     return job
 

@@ -228,20 +228,13 @@ class Registry:
 
     def client_of(self, peer: Peer, now: float) -> Client:
         """The client behind ``peer``, which is where its pushes go from now on."""
-        client = self.client_known(peer, now)
+        key = (peer.identity, peer.principal.holder)
+        client = self.clients.get(key)
         if client is None:
-            client = self.absent_client(peer.identity, peer.principal.holder, peer.dialect)
-            client.name = peer.name
-            self.client_known(peer, now)
-        return client
-
-    def client_known(self, peer: Peer, now: float) -> Client | None:
-        """The same for a client whose jobs are remembered; else None."""
-        client = self.clients.get((peer.identity, peer.principal.holder))
-        if client is not None:
-            client.peer = peer
-            client.dialect, client.features = peer.dialect, peer.features
-            client.seen = now
+            client = self.clients[key] = Client(*key, peer.name, peer.dialect)
+        client.peer = peer
+        client.dialect, client.features = peer.dialect, peer.features
+        client.seen = now
         return client
 
     def client_at(self, peer: Peer) -> Client | None:
