@@ -614,8 +614,10 @@ class Session:
         self._close(job, CANCELLED_STATUS if job.cancelled else status, fitting, failed=failed)
         if job.cancelled:
             # the broker has closed it: told once that the slot is free, it needs the result no more
-            if job.stored:
+            if job.stored and job.started_s:
                 self.store.cancelled(job.uuid)
+            elif job.stored:
+                self.store.drop(job.uuid)  # its task was not entered: it may be given to this worker again
             self._try_result(job)
             self._remove(job)
             if job.repost is not None:

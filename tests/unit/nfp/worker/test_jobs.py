@@ -338,6 +338,27 @@ def test_what_was_stopped_for_somebody_else_runs_when_it_is_given_again(tmp_path
     asyncio.run(main())
 
 
+def test_what_must_not_be_run_twice_and_was_taken_back_before_it_began_runs_when_it_is_given_again(tmp_path):
+    runs = []
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+            counted(worker, runs, idempotent=False)
+            async with working(worker, broker):
+                post(broker, "u1", "count")
+                assert (await broker.take_only(Command.RESPONSE)).status == 201
+                delete(broker, "u1")
+                assert (await broker.take_only(Command.RESPONSE)).status == 417
+                assert runs == []
+                post(broker, "u1", "count", client=b"c#2")
+                assert (await broker.take_only(Command.RESPONSE)).status == 201
+                confirm(broker, "u1")
+                assert result(await final(broker))["result"] == 1
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_what_was_stopped_and_still_runs_is_run_again_when_it_has_ended(wanted):
     async def main():
