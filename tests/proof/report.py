@@ -137,9 +137,10 @@ def table(
         what = f"into {len(inputs)} decoders, nothing found: {', '.join(sorted(inputs))}"
         rows.append(("inputs fuzzed", f"{sum(inputs.values()):,}", what))
     if scenes:
-        rate = min(scene["per_s"] for scene in scenes)
-        what = f"of gateways and rank 0 killed and stopped under {rate:,} events/s or more, before "
-        what += f"{scenes[0]['dashboards']} dashboards that come back"
+        rates = sorted(scene["per_s"] for scene in scenes)
+        what = "of gateways and rank 0 killed and stopped, before "
+        what += f"{scenes[0]['dashboards']} dashboards that come back, "
+        what += f"under {rates[len(rates) // 2]:,} events/s (median; {rates[0]:,} the least)"
         rows.append(("events that outlive", f"{len(scenes)} scenes", what))
     hours = sum(run["machine_s"] for run in (*runs, *scenes)) / 3600
     seeds = ", ".join(str(run["seed"]) for run in runs)
