@@ -117,8 +117,7 @@ def play(
     rate = 0
     with (
         Writer(folder, DRIVER) as log,
-        # short: socket paths hold 107 bytes. The writer of a journal may still be at its last segment
-        tempfile.TemporaryDirectory(prefix="hgp-", dir="/tmp", ignore_cleanup_errors=True) as place,
+        tempfile.TemporaryDirectory(prefix="hgp-", dir="/tmp") as place,  # short: socket paths hold 107 bytes
     ):
         log.line("scene", name=name, told=scene.told, anew=scene.anew, dashboards=dashboards, per_s=per_s)
         try:
@@ -145,6 +144,8 @@ def staged(place: Path, scene: Scene) -> Iterator[Stage]:
             ranks = [stack.enter_context(one_broker(place, extra))]
         else:
             ranks = stack.enter_context(tree(place, scene.ranks, extra)).ranks
+            for rank in ranks:  # the last one first; the writer of a journal ends with its rank
+                stack.callback(rank.stop)
         stage = Stage(place, ranks)
         stack.callback(stage.kill_gateways)
         for name in GATEWAYS:
