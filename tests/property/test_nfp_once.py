@@ -166,6 +166,7 @@ class Process:
 
     def kill(self) -> None:
         self.cut()
+        self.session._waiting.clear()  # a slot that becomes free here is nobody's any more
         for job in list(self.session.running.values()):
             job.cancelled = False
             if job.running is not None:
