@@ -80,11 +80,12 @@ class NotifyProxy(ListenerRoom):
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
         config = self._config
         self._backlog = self._open_backlog()
+        if self._backlog is not None:
+            undo.callback(self._backlog.close)
         limits = (config.queue_msgs, config.queue_bytes)
         self.pools = Pools(limits, self._send, self._lost, self._backlog)
         registration = self._register(undo, self.pools)
         if self._backlog is not None:
-            undo.callback(self._backlog.close)
             self._announce(self._backlog.shelves())
             self._backlog_timer = self._reactor.call_later(BACKLOG_LOOK_S, self._expire)
             undo.callback(self._backlog_timer.cancel)
