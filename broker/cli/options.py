@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -57,6 +58,32 @@ def run(verb: str, command: Callable[..., Any], examples: Sequence[str], argv: S
     app = application(verb)
     app.command(verb, help=command.__doc__)(command)
     return run_app(verb, app, examples, argv)
+
+
+def with_shared(
+    command: Callable[..., int], work: Callable[..., Any], given: int, shared: Mapping[str, tuple[Any, Any]]
+) -> Callable[..., int]:
+    """``command(**options)`` with the help and the options of ``work``, and with those of ``shared`` behind them.
+
+    Args:
+        command: is called with all of these options.
+        work: what it calls.
+        given: how many parameters of ``work`` stand in front and are no options.
+        shared: name -> option and default; ``Parameter.empty``: it has to be given.
+    """
+    hints = get_type_hints(work, include_extras=True)
+    own = list(signature(work).parameters.values())[given:]
+    parameters = [
+        *(each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY) for each in own),
+        *(
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
+            for name, (option, default) in shared.items()
+        ),
+    ]
+    command.__doc__ = work.__doc__
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    return command
 
 
 class _Found(Exception):

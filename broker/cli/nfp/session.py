@@ -7,10 +7,10 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from inspect import Parameter, Signature, iscoroutinefunction, signature
+from inspect import iscoroutinefunction
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -247,18 +247,6 @@ def with_session(verb: str, *, submits: bool = False) -> Callable[[Callable[...,
                 return session.run(lambda client: work(client, session.screen, **given))
             return work(session, **given)  # type: ignore[no-any-return]
 
-        hints = get_type_hints(work, include_extras=True)
-        own = list(signature(work).parameters.values())[2 if asynchronous else 1 :]
-        parameters = [
-            *(each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY) for each in own),
-            *(
-                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
-                for name, (option, default) in shared.items()
-            ),
-        ]
-        command.__doc__ = work.__doc__
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
-        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
-        return command
+        return options.with_shared(command, work, 2 if asynchronous else 1, shared)
 
     return made

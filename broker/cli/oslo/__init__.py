@@ -10,8 +10,8 @@
     listen     print notifications as they come
 
 A verb's file is loaded when it is called: ``proxy`` and ``bridge`` load neither typer nor rich. What several verbs
-share stands beside them: ``shared_options`` has options and signals, ``rereading`` reads settings again for a proxy
-that runs, ``plan`` makes of them what each process is told, ``children`` are these processes, ``room`` is what such a
+share stands beside them: ``shared_options`` has options and signals, ``plan`` makes of settings what each process is
+told, ``children`` are these processes, ``room`` is what such a
 process does, ``metrics`` serves its figures, ``embedded`` is the proxy as a part of ``headgate up``, ``start`` and
 ``broker``, ``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
 """

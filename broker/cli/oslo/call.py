@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli import options
-from broker.cli.exits import OK, Failed, UsageError
+from broker.cli.exits import Failed, UsageError
 from broker.cli.oslo import sending
-from broker.cli.screen import Screen
 from broker.errors import RpcError
 from broker.oslo.contract import Address
-from broker.oslo.names import DEFAULT_EXCHANGE
 from broker.oslo.service.topics import result_of
 
 if TYPE_CHECKING:
@@ -26,53 +24,39 @@ EXAMPLES = (
 )
 
 
+@sending.command("call", sending.TO_ONE)
 def call(
-    topic: sending.Topic,
-    method: sending.Method,
-    words: sending.Words = None,
-    exchange: sending.Exchange = DEFAULT_EXCHANGE,
-    server: sending.Server = "",
+    sender: sending.Sender,
+    where: Address,
+    body: bytes,
+    *,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Wait so long for the reply.")
     ] = sending.CALL_S,
     wait: Annotated[
         bool, typer.Option("--wait", help="When nobody listens there, wait for somebody within the timeout.")
     ] = False,
-    namespace: sending.Namespace = None,
-    version: sending.Version = None,
-    ctxt: sending.Context = "{}",
-    ipc_dir: sending.IpcDir = None,
-    directory: sending.Directory = None,
-    directory_key: sending.DirectoryKey = "",
-    curve_cert: sending.CurveCert = "",
-    as_json: options.AsJson = False,
 ) -> int:
     """Call METHOD of one server of TOPIC with the arguments, print what it returns.
 
     Exit codes: 0 done, 1 the server raised an exception (its class and message are printed) or a proxy refused, 2 wrong
     options or no proxy here, 3 nobody listens there or no directory answers, 4 no reply in time.
     """
-    where = Address(
-        sending.named(exchange, "exchange"), sending.topic_named(topic), sending.named(server, "server")
-    )
     if not isfinite(timeout):
         raise UsageError(f"--timeout {timeout:g}: expected a number of seconds")
-    body = sending.request(method, words, ctxt, namespace, version)
-    screen = Screen(as_json)
 
-    def work(port: ClientSession) -> int:
-        reply = port.call(where, body, timeout_s=timeout, mandatory=not wait)
+    def work(session: ClientSession) -> None:
+        reply = session.call(where, body, timeout_s=timeout, mandatory=not wait)
         try:
             result = result_of(reply)
         except RpcError as error:
             raise Failed(f"{where}: {error}", verb="oslo call") from error
-        if isinstance(result, str) and not as_json:
-            screen.line(result)
-            return OK
-        screen.value(result)
-        return OK
+        if isinstance(result, str) and not sender.screen.as_json:
+            sender.screen.line(result)
+        else:
+            sender.screen.value(result)
 
-    return sending.run("call", sending.client_settings(ipc_dir, directory, directory_key, curve_cert), work)
+    return sender.run(work)
 
 
 def main(argv: list[str]) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker.cli import options
 from broker.cli.oslo import sending
 from broker.oslo.contract import Address
-from broker.oslo.names import DEFAULT_EXCHANGE, Pipeline
+from broker.oslo.names import Pipeline
 
 if TYPE_CHECKING:
     from broker.oslo.client.session import ClientSession
@@ -18,33 +18,18 @@ EXAMPLES = (
 )
 
 
-def fanout(
-    topic: sending.Topic,
-    method: sending.Method,
-    words: sending.Words = None,
-    exchange: sending.Exchange = DEFAULT_EXCHANGE,
-    namespace: sending.Namespace = None,
-    version: sending.Version = None,
-    ctxt: sending.Context = "{}",
-    ipc_dir: sending.IpcDir = None,
-    directory: sending.Directory = None,
-    directory_key: sending.DirectoryKey = "",
-    curve_cert: sending.CurveCert = "",
-    as_json: options.AsJson = False,
-) -> int:
+@sending.command("fanout", sending.TO_ALL)
+def fanout(sender: sending.Sender, where: Address, body: bytes) -> int:
     """Have every server of TOPIC run METHOD with the arguments; nothing comes back.
 
     Nodes that could not be reached are told. Exit codes: 0 sent, 1 a proxy refused, 2 wrong options or no proxy here,
     3 nobody listens there or no directory answers.
     """
-    where = Address(sending.named(exchange, "exchange"), sending.topic_named(topic))
-    body = sending.request(method, words, ctxt, namespace, version)
 
-    def work(port: ClientSession) -> None:
-        port.fanout(where, body, retry=0)
+    def work(session: ClientSession) -> None:
+        session.fanout(where, body, retry=0)
 
-    settings = sending.client_settings(ipc_dir, directory, directory_key, curve_cert)
-    return sending.send("fanout", settings, (Pipeline.FANOUT,), where, work, as_json)
+    return sender.send((Pipeline.FANOUT,), where, work)
 
 
 def main(argv: list[str]) -> int:

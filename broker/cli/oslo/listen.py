@@ -70,7 +70,10 @@ def topics_of(
     ]
 
 
+@sending.command("listen")
 def listen(
+    sender: sending.Sender,
+    *,
     topics: Annotated[
         list[str], typer.Argument(metavar="TOPIC...", help="Without the priority.", show_default=False)
     ],
@@ -88,10 +91,6 @@ def listen(
         ),
     ] = "",
     count: Annotated[int, typer.Option("--count", "-c", min=0, help="Leave after this many; 0: never.")] = 0,
-    ipc_dir: sending.IpcDir = None,
-    directory: sending.Directory = None,
-    directory_key: sending.DirectoryKey = "",
-    curve_cert: sending.CurveCert = "",
 ) -> int:
     """Print notifications at TOPIC as JSON, one a line, until Ctrl-C. Other listeners still get theirs.
 
@@ -101,8 +100,8 @@ def listen(
     own = sending.named(pool, "pool") or f"headgate-listen-{os.getpid()}-{uuid4().hex[:6]}"
     screen = Screen(as_json=True)
 
-    def work(port: ClientSession) -> int:
-        intake = port.listen_notifications(wanted, own)
+    def work(session: ClientSession) -> int:
+        intake = session.listen_notifications(wanted, own)
         print(f"headgate oslo listen: {len(topics)} topic(s) of {exchange}", file=sys.stderr, flush=True)
         left = count
         try:
@@ -117,7 +116,7 @@ def listen(
         finally:
             intake.close()
 
-    return sending.run("listen", sending.client_settings(ipc_dir, directory, directory_key, curve_cert), work)
+    return sender.run(work)
 
 
 def main(argv: list[str]) -> int:

@@ -43,7 +43,10 @@ def body_of(event_type: str, payload: Any, priority: str, publisher: str, contex
     return sending.encoded({"ctxt": context, "message": {"oslo.version": "2.0", "oslo.message": inner}})
 
 
+@sending.command("notify")
 def notify(
+    sender: sending.Sender,
+    *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Without the priority.", show_default=False)],
     event_type: Annotated[
         str, typer.Argument(metavar="EVENT_TYPE", help="What happened.", show_default=False)
@@ -57,11 +60,6 @@ def notify(
         str, typer.Option("--publisher", metavar="ID", help="Who says so. Default: headgate.HOST.")
     ] = "",
     ctxt: sending.Context = "{}",
-    ipc_dir: sending.IpcDir = None,
-    directory: sending.Directory = None,
-    directory_key: sending.DirectoryKey = "",
-    curve_cert: sending.CurveCert = "",
-    as_json: options.AsJson = False,
 ) -> int:
     """Send a notification of EVENT_TYPE with the arguments as its payload to one listener of each pool at TOPIC.
 
@@ -70,16 +68,15 @@ def notify(
     """
     if priority.lower() not in PRIORITIES:
         raise UsageError(f"--priority {priority[:64]!r}: expected one of {', '.join(PRIORITIES)}")
-    sender = publisher or f"headgate.{os.uname().nodename}"
-    body = body_of(event_type, keywords(words or ()), priority, sender, object_of(ctxt, "--ctxt"))
+    who = publisher or f"headgate.{os.uname().nodename}"
+    body = body_of(event_type, keywords(words or ()), priority, who, object_of(ctxt, "--ctxt"))
     full = sending.named(f"{sending.topic_named(topic)}.{priority.lower()}", "topic")
     where = Address(sending.named(exchange, "exchange"), full)
 
-    def work(port: ClientSession) -> None:
-        port.notify(where.exchange, where.topic, body, retry=0)
+    def work(session: ClientSession) -> None:
+        session.notify(where.exchange, where.topic, body, retry=0)
 
-    settings = sending.client_settings(ipc_dir, directory, directory_key, curve_cert)
-    return sending.send("notify", settings, (Pipeline.NOTIFY,), where, work, as_json)
+    return sender.send((Pipeline.NOTIFY,), where, work)
 
 
 def main(argv: list[str]) -> int:

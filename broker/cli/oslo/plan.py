@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -168,6 +168,23 @@ def bridge_config(section: OsloSection) -> FluxBridgeConfig:
         section.notify_pool,
         section.notify_public,
     )
+
+
+def read_again(before: OsloSection, read: Callable[[], OsloSection]) -> OsloSection:
+    """The section as it is now.
+
+    Raises:
+        ConfigError: it cannot be read, is wrong, or changes what cannot change while the proxy runs.
+    """
+    after = read()
+    stuck = [
+        f"oslo.{name}"
+        for name in OsloSection.__struct_fields__
+        if name not in OsloSection.LATE and getattr(before, name) != getattr(after, name)
+    ]
+    if stuck:
+        raise ConfigError(f"{', '.join(stuck)}: cannot change while the proxy runs: restart it")
+    return after
 
 
 def rooms_of(text: str) -> tuple[str, ...]:

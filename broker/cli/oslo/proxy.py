@@ -19,12 +19,12 @@ from broker.cli import address
 from broker.cli.exits import OK
 from broker.cli.oslo import plan
 from broker.cli.oslo.picture import sockets_in
-from broker.cli.oslo.rereading import OsloRereading, read_again
 from broker.cli.oslo.shared_options import common, signals
 from broker.cli.parsing import Parser
 from broker.endings import attended
 from broker.journal.options import JournalOptions
 from broker.oslo.node import DIRECTORY, NodeConfig
+from broker.rereading import Rereading
 from broker.secret import SecretUrl
 from broker.settings import JournalSection, OsloSection, load_journal, wing_settings
 from broker.tasks import first_of, run_to_end
@@ -146,7 +146,7 @@ def main(argv: list[str]) -> int:
         )
 
     def reread() -> NodeConfig:
-        return plan.node_config(read_again(section, read))
+        return plan.node_config(plan.read_again(section, read))
 
     journaled = plan.journal_of(journal, section.run)
     return attended(
@@ -189,9 +189,9 @@ def run_here(
 
     with contextlib.ExitStack() as beside:
         if metrics and DIRECTORY in config.run:
-            from broker.cli.oslo.metrics import MetricsThread
+            from broker.cli.oslo.metrics import metrics_served
 
-            beside.enter_context(MetricsThread(metrics, config.ipc_dir))
+            beside.enter_context(metrics_served(metrics, config.ipc_dir))
         proxy.run(opened)
     return OK
 
@@ -221,7 +221,11 @@ async def _serve(
     from broker.cli.oslo.children import Children, orders
 
     children = Children(orders(section, uri, log_level=level, journal=journal))
-    rereading = OsloRereading(section, read, children.renew)
+
+    async def renew() -> None:
+        nonlocal section
+        section = await asyncio.to_thread(plan.read_again, section, read)
+        children.renew(section)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -231,7 +235,7 @@ async def _serve(
         ready(children.endpoints)
         await children.failed()
 
-    with signals(rereading.request) as leave:
+    with signals(Rereading(renew).request) as leave:
         try:
             await first_of(run(), leave.wait())
         finally:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
+from broker.cli import options
 from broker.cli.content import keywords, object_of
 from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, Failed, UsageError
 from broker.cli.screen import Screen
 from broker.nesting import NESTED_MAX, check
 from broker.oslo.contract import Address, CallTimeout, OsloFailure, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
-from broker.oslo.names import DIRECTORY_SOCKET
+from broker.oslo.names import DEFAULT_EXCHANGE, DIRECTORY_SOCKET
 from broker.oslo.node import MISSING, client_ipc_dir, obstacle
 from broker.schemes import check_port
 from broker.secret import masked
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
 CALL_S: Final = 60.0
 """Default of ``--timeout``: that of ``rpc_response_timeout``."""
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where servers listen.", show_default=False)]
-Method = Annotated[str, typer.Argument(metavar="METHOD", help="What they are to do.", show_default=False)]
 Words = Annotated[
     list[str] | None,
     typer.Argument(
@@ -40,143 +40,205 @@ Words = Annotated[
 Exchange = Annotated[
     str, typer.Option("--exchange", "-x", metavar="NAME", help="The exchange (control_exchange).")
 ]
-Server = Annotated[str, typer.Option("--server", metavar="NAME", help="This server of the topic, not any.")]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", metavar="NAME", help="Namespace of the method.")
-]
-Version = Annotated[
-    str | None, typer.Option("--version", metavar="X.Y", help="Version that the server has to have.")
-]
 Context = Annotated[str, typer.Option("--ctxt", metavar="JSON", help="The request's context, a JSON object.")]
-IpcDir = Annotated[
-    str | None,
-    typer.Option(
-        "--ipc-dir", metavar="DIR", help="Folder of this node's proxy. Default: where `oslo proxy` puts it."
+
+
+def _option(kind: Any, flag: str, metavar: str, text: str) -> Any:
+    return Annotated[kind, typer.Option(flag, metavar=metavar, help=text)]
+
+
+def _argument(metavar: str, text: str) -> Any:
+    return Annotated[str, typer.Argument(metavar=metavar, help=text, show_default=False)]
+
+
+Options = Mapping[str, tuple[Any, Any]]
+"""Name -> option and default, see ``options.with_shared``."""
+PLACES: Final[Options] = {
+    "ipc_dir": (
+        _option(
+            str | None,
+            "--ipc-dir",
+            "DIR",
+            "Folder of this node's proxy. Default: where `oslo proxy` puts it.",
+        ),
+        None,
     ),
-]
-Directory = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--directory",
-        metavar="URL",
-        help="tcp://HOST:PORT of a directory, where no proxy runs on this machine; may be given again.",
+    "directory": (
+        _option(
+            list[str] | None,
+            "--directory",
+            "URL",
+            "tcp://HOST:PORT of a directory, where no proxy runs on this machine; may be given again.",
+        ),
+        None,
     ),
-]
-DirectoryKey = Annotated[
-    str,
-    typer.Option(
-        "--directory-key", metavar="KEY", help="Its CURVE public key. Default: that of our certificate."
+    "directory_key": (
+        _option(str, "--directory-key", "KEY", "Its CURVE public key. Default: that of our certificate."),
+        "",
     ),
-]
-CurveCert = Annotated[
-    str,
-    typer.Option(
-        "--curve-cert",
-        metavar="FILE",
-        help="Our CURVE certificate. A node with CURVE lets in those alone that it lists, and its own.",
+    "curve_cert": (
+        _option(
+            str,
+            "--curve-cert",
+            "FILE",
+            "Our CURVE certificate. A node with CURVE lets in those alone that it lists, and its own.",
+        ),
+        "",
     ),
-]
+    "as_json": (options.AsJson, False),
+}
+"""What ``Sender`` is made of: of every verb."""
+TO_ALL: Final[Options] = {
+    "topic": (_argument("TOPIC", "Where servers listen."), Parameter.empty),
+    "method": (_argument("METHOD", "What they are to do."), Parameter.empty),
+    "words": (Words, None),
+    "exchange": (Exchange, DEFAULT_EXCHANGE),
+    "namespace": (_option(str | None, "--namespace", "NAME", "Namespace of the method."), None),
+    "version": (_option(str | None, "--version", "X.Y", "Version that the server has to have."), None),
+    "ctxt": (Context, "{}"),
+}
+"""Of a verb that sends a request to all servers of a topic."""
+TO_ONE: Final[Options] = {
+    **TO_ALL,
+    "server": (_option(str, "--server", "NAME", "This server of the topic, not any."), ""),
+}
+"""Of one that sends it to one of them."""
 
 Work = Callable[["ClientSession"], int | None]
 
 
-def client_settings(
-    ipc_dir: str | None, directories: list[str] | None, key: str, certificate: str
-) -> Settings:
-    """How the pipelines are found.
+class Sender:
+    """One verb's way to the pipelines.
 
-    Raises:
-        UsageError: there is neither a proxy in the folder nor a directory, or one cannot be an address, or the key
-            no key. ConfigError: the certificate is none.
+    Attributes:
+        screen: where it prints.
     """
-    check_places(directories, key, certificate)
-    folder = os.path.abspath(ipc_dir) if ipc_dir else client_ipc_dir()
-    path = os.path.join(folder, DIRECTORY_SOCKET)
-    if not directories and (why := obstacle(path)):
-        if why != MISSING:
-            raise UsageError(f"the proxy of this node: {path}{why}")
-        raise UsageError(
-            f"no proxy of this node in {folder}; `headgate oslo proxy` starts one, --ipc-dir names another folder, "
-            "--directory a directory elsewhere"
+
+    def __init__(
+        self,
+        verb: str,
+        ipc_dir: str | None,
+        directory: list[str] | None,
+        directory_key: str,
+        curve_cert: str,
+        as_json: bool,
+    ) -> None:
+        self.verb = f"oslo {verb}"
+        self.screen = Screen(as_json)
+        self._settings = Settings(
+            ipc_dir=os.path.abspath(ipc_dir) if ipc_dir else client_ipc_dir(),
+            directories=tuple(directory or ()),
+            directory_key=directory_key,
+            curve_cert=curve_cert,
         )
-    return Settings(
-        ipc_dir=folder, directories=tuple(directories or ()), directory_key=key, curve_cert=certificate
-    )
 
+    def places(self) -> Settings:
+        """How the pipelines are found, looked at before anything is opened: later it would be an error of a thread.
 
-def check_places(directories: list[str] | None, key: str, certificate: str) -> None:
-    """Look at what is given before anything is opened: later it would be an error of a thread.
+        Raises:
+            UsageError: a directory cannot be an address, or its key no key. ConfigError: the certificate is none.
+        """
+        settings = self._settings
+        for url in settings.directories:
+            expected = "tcp://HOST:PORT" if url.endswith(":*") else check_port(url, "tcp")
+            if expected:
+                raise UsageError(f"--directory {masked(url)[:64]!r}: expected {expected}")
+        if settings.directory_key and any(check_key((), settings.directory_key)):
+            raise UsageError(
+                f"--directory-key {settings.directory_key[:64]!r}: expected 40 characters of Z85"
+            )
+        if settings.curve_cert:
+            from broker.transport import curve
 
-    Raises:
-        UsageError, ConfigError: as of ``client_settings``.
-    """
-    for url in directories or ():
-        _check_directory(url)
-    if key and any(check_key((), key)):
-        raise UsageError(f"--directory-key {key[:64]!r}: expected 40 characters of Z85")
-    if certificate:
-        from broker.transport import curve
+            curve.load(settings.curve_cert)
+        return settings
 
-        curve.load(certificate)
+    def settings(self) -> Settings:
+        """As ``places``, of a verb that sends or listens.
 
+        Raises:
+            UsageError, ConfigError: see there, or there is neither a proxy in the folder nor a directory.
+        """
+        settings = self.places()
+        path = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
+        if not settings.directories and (why := obstacle(path)):
+            if why != MISSING:
+                raise UsageError(f"the proxy of this node: {path}{why}")
+            raise UsageError(
+                f"no proxy of this node in {settings.ipc_dir}; `headgate oslo proxy` starts one, --ipc-dir names "
+                "another folder, --directory a directory elsewhere"
+            )
+        return settings
 
-def _check_directory(url: str) -> None:
-    expected = "tcp://HOST:PORT" if url.endswith(":*") else check_port(url, "tcp")
-    if expected:
-        raise UsageError(f"--directory {masked(url)[:64]!r}: expected {expected}")
+    def run(self, work: Work) -> int:
+        """Open a session, do ``work``, close it; returns the exit code that ``work`` returned, or 0.
 
+        Raises:
+            UsageError, ConfigError: see ``settings``. Failed: the pipelines refuse it: exit code 1, 3 (nobody there) or
+                4 (no answer in time).
+        """
+        from broker.oslo.client import open_session
 
-def run(verb: str, settings: Settings, work: Work) -> int:
-    """Open a port, do ``work``, close it; returns the exit code that ``work`` returned, or 0.
-
-    Raises:
-        Failed: the pipelines refuse it: exit code 1, 3 (nobody there) or 4 (no answer in time).
-    """
-    from broker.oslo.client import open_session
-
-    logging.getLogger("headgate").addHandler(logging.StreamHandler(sys.stderr))
-    logging.getLogger("headgate").setLevel(logging.WARNING)
-    logging.getLogger("headgate").propagate = False
-    try:
-        port = open_session(settings)
+        settings = self.settings()
+        logging.getLogger("headgate").addHandler(logging.StreamHandler(sys.stderr))
+        logging.getLogger("headgate").setLevel(logging.WARNING)
+        logging.getLogger("headgate").propagate = False
         try:
-            return work(port) or 0
-        finally:
-            port.close()
-    except OsloFailure as error:
-        if isinstance(error, (Unroutable, Undelivered)):
-            code = NO_CONNECTION
-        else:
-            code = TIMEOUT if isinstance(error, CallTimeout) else FAILED
-        raise Failed(str(error), code, verb=f"oslo {verb}") from error
+            session = open_session(settings)
+            try:
+                return work(session) or OK
+            finally:
+                session.close()
+        except OsloFailure as error:
+            if isinstance(error, (Unroutable, Undelivered)):
+                code = NO_CONNECTION
+            else:
+                code = TIMEOUT if isinstance(error, CallTimeout) else FAILED
+            raise Failed(str(error), code, verb=self.verb) from error
+
+    def send(self, pipelines: Iterable[str], address: Address, work: Work) -> int:
+        """``run`` for what is not answered: says whether it was sent, or that nobody listens there (exit code 3)."""
+        from broker.oslo.service.asking import states
+
+        wanted = frozenset(pipelines)
+        known = states(self.settings())
+        if known is not None and not any(
+            state.pipeline in wanted
+            and (record.exchange, record.topic) == address[:2]
+            and address.server in ("", record.server)
+            for state in known
+            for record in state.records
+        ):
+            raise Failed(f"{address}: nobody listens there", NO_CONNECTION, verb=self.verb)
+        code = self.run(work)
+        if code == OK:
+            self.screen.record({"sent": True}, f"sent to {address}")
+        return code
 
 
-def heard(settings: Settings, pipelines: Iterable[str], address: Address) -> bool:
-    """Whether somebody listens there, as far as the directory knows; True when none answers."""
-    from broker.oslo.service.asking import states
+def command(verb: str, request: Options | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a command of ``def work(sender, ...)``, or with ``request``, ``TO_ALL`` or ``TO_ONE``, of ``def work(sender,
+    address, body, ...)``. To its other parameters, the options of the command, those of ``PLACES`` and ``request`` are
+    added; its docstring is the help.
+    """
 
-    known = states(settings)
-    if known is None:
-        return True
-    wanted = set(pipelines)
-    return any(
-        (record.exchange, record.topic) == address[:2] and address.server in ("", record.server)
-        for state in known
-        if state.pipeline in wanted
-        for record in state.records
-    )
+    def made(work: Callable[..., int]) -> Callable[..., int]:
+        def run(**given: Any) -> int:
+            sender = Sender(verb, **{name: given.pop(name) for name in PLACES})
+            if request is None:
+                return work(sender, **given)
+            asked = {name: given.pop(name) for name in request}
+            where = Address(
+                named(asked["exchange"], "exchange"),
+                topic_named(asked["topic"]),
+                named(asked.get("server", ""), "server"),
+            )
+            body = request_of(*(asked[name] for name in ("method", "words", "ctxt", "namespace", "version")))
+            return work(sender, where, body, **given)
 
+        return options.with_shared(run, work, 1 if request is None else 3, {**(request or {}), **PLACES})
 
-def send(
-    verb: str, settings: Settings, pipelines: Iterable[str], address: Address, work: Work, as_json: bool
-) -> int:
-    """``run`` for what is not answered: says whether it was sent, or that nobody listens there (exit code 3)."""
-    if not heard(settings, pipelines, address):
-        raise Failed(f"{address}: nobody listens there", NO_CONNECTION, verb=f"oslo {verb}")
-    code = run(verb, settings, work)
-    if code == OK:
-        Screen(as_json).record({"sent": True}, f"sent to {address}")
-    return code
+    return made
 
 
 def named(text: str, what: str) -> str:
@@ -198,7 +260,7 @@ def topic_named(text: str) -> str:
     return named(text, "topic")
 
 
-def request(
+def request_of(
     method: str, words: Iterable[str] | None, context: str, namespace: str | None, version: str | None
 ) -> bytes:
     """The body of a call, cast or fan-out, as oslo.messaging has it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Annotated
 
@@ -12,9 +11,8 @@ from broker.cli import options
 from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.oslo import sending
 from broker.cli.oslo.picture import NodeStatus
-from broker.cli.screen import Redraw, Screen
+from broker.cli.screen import Redraw
 from broker.oslo.contract import Settings
-from broker.oslo.node import client_ipc_dir
 from broker.oslo.service import asking
 from broker.trust import folder_objection
 
@@ -54,33 +52,24 @@ def check(found: NodeStatus, settings: Settings) -> None:
         raise Failed(missing, verb="oslo status")
 
 
+@sending.command("status")
 def status(
+    sender: sending.Sender,
+    *,
     watch: options.Watch = False,
     interval: options.Every = 1.0,
-    ipc_dir: sending.IpcDir = None,
-    directory: sending.Directory = None,
-    directory_key: sending.DirectoryKey = "",
-    curve_cert: sending.CurveCert = "",
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.05, metavar="SECONDS", help="Wait so long for each answer.")
     ] = asking.ANSWER_S,
-    as_json: options.AsJson = False,
 ) -> int:
     """Print the rooms of this node with their sockets, counters and listeners, and the nodes that the directory knows.
 
     Exit codes: 0 all answer, 1 a room or the directory does not, or there is none, 2 wrong options.
     """
-    if as_json and watch:
+    screen = sender.screen
+    if screen.as_json and watch:
         raise UsageError("--watch and --json: expected one of them")
-    sending.check_places(directory, directory_key, curve_cert)
-    folder = os.path.abspath(ipc_dir) if ipc_dir else client_ipc_dir()
-    settings = Settings(
-        ipc_dir=folder,
-        directories=tuple(directory or ()),
-        directory_key=directory_key,
-        curve_cert=curve_cert,
-    )
-    screen = Screen(as_json)
+    settings = sender.places()
     with Redraw(screen, watch) as redraw:
         while True:
             found = look(settings, timeout)

@@ -37,10 +37,10 @@ def test_a_folder_that_may_not_be_entered_is_not_said_to_have_no_proxy(tmp_path,
         sending, "obstacle", lambda _path: " may not be reached by the user 7 of this process"
     )
     with pytest.raises(exits.UsageError, match=r"directory\.ctl may not be reached by the user 7"):
-        sending.client_settings(str(tmp_path), None, "", "")
+        sending.Sender("call", str(tmp_path), None, "", "", as_json=False).settings()
     monkeypatch.setattr(sending, "obstacle", lambda _path: MISSING)
     with pytest.raises(exits.UsageError, match=r"no proxy of this node in .*--ipc-dir names another folder"):
-        sending.client_settings(str(tmp_path), None, "", "")
+        sending.Sender("call", str(tmp_path), None, "", "", as_json=False).settings()
 
 
 def test_directories_that_do_not_answer_are_shown():

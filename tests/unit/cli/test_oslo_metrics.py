@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from broker.cli.oslo.metrics import MetricsThread
+from broker.cli.oslo.metrics import metrics_served
 from broker.errors import ConfigError
 from broker.settings import loads
 from tests.live.scrapes import page
@@ -42,7 +42,7 @@ def test_the_rooms_of_other_processes_are_told(rundir):
 def test_a_place_that_cannot_be_is_said_at_the_start(rundir):
     with (
         pytest.raises(ConfigError, match=r"oslo\.metrics_listen"),
-        MetricsThread("unix:///no/such/m", str(rundir)),
+        metrics_served("unix:///no/such/m", str(rundir)),
     ):
         raise AssertionError
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from broker.cli.oslo.rereading import read_again
+from broker.cli.oslo.plan import read_again
 from broker.errors import ConfigError
 from broker.node.reload import may_change
 from broker.settings import OsloSection

@@ -173,8 +173,8 @@ def test_words_that_are_no_arguments(word):
 
 def test_words_that_cannot_be_sent():
     for body in (
-        lambda: sending.request("m", ["a=\udcff"], "{}", None, None),
-        lambda: sending.request("\udcff", [], "{}", None, None),
+        lambda: sending.request_of("m", ["a=\udcff"], "{}", None, None),
+        lambda: sending.request_of("\udcff", [], "{}", None, None),
         lambda: notify.body_of("e\udcff", {}, "info", "p", {}),
     ):
         with pytest.raises(exits.UsageError, match="not UTF-8"):
@@ -222,19 +222,18 @@ def test_what_is_nested_as_deeply_as_can_be_read_is_shown(monkeypatch, capsys):
         def call(self, *_args, **_options):
             return b'{"result":' + deep + b"}"
 
-    monkeypatch.setattr(sending, "client_settings", lambda *_: None)
-    monkeypatch.setattr(sending, "run", lambda _verb, _settings, work: work(Port()))
+    monkeypatch.setattr(sending.Sender, "run", lambda _sender, work: work(Port()))
     deep = b"[" * (NESTED_MAX - 2) + b"]" * (NESTED_MAX - 2)
     assert json.loads(shown(b'{"message":{"a":' + deep + b"}}"))["message"] == {"a": json.loads(deep)}
     deep = b"[" + deep + b"]"
     assert "unreadable" in json.loads(shown(b'{"message":{"a":' + deep + b"}}"))
-    assert call.call("t", "m") == exits.OK
+    assert call.main(["t", "m"]) == exits.OK
     assert capsys.readouterr().out.encode().rstrip() == deep
     deep = b"[" + deep + b"]"
     with pytest.raises(RpcError, match="expected a JSON object"):
         result_of(b'{"result":' + deep + b"}")
     with pytest.raises(exits.Failed, match="expected a JSON object"):
-        call.call("t", "m")
+        call.main(["t", "m"])
 
 
 def test_without_a_proxy_verbs_say_what_to_do(tmp_path, capsys):
