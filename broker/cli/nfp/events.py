@@ -69,7 +69,7 @@ async def events(
             "--kind",
             metavar="KIND",
             help="submitted, queued, dispatched, accepted, progress, input_request, input_response, result_ready, "
-            "stream, returned, finished, closed, expired, cancelled; may be given again.",
+            "stream, returned, finished, closed, expired, cancelled, published; may be given again.",
         ),
     ] = None,
     since: Annotated[
