@@ -63,6 +63,8 @@ ONCE: Final = frozenset({"restart", "shutdown", "disconnect"})
 """Tasks of management that end connections: their answers may well be lost with them."""
 RETRY_S: Final = 0.05
 """Until a full outbox is tried again."""
+SUBSCRIBE_AGAIN_S: Final = 1.0
+"""Until a broker that is there, and did not take the subscription, is asked again."""
 _LOST: Final = "the connection was lost before the answer; it may have been done, and is not asked again"
 
 
@@ -159,6 +161,7 @@ class NfpClient(JobOwner):
         self._retrying = False
         self._probe_uuid = uuid4().hex
         self._tasks = Tasks()
+        self._behind = self._subscribing = False
         self._subscriptions = Subscriptions(self.mmi, self._subscribe_soon, self.limits)
 
     def _store_file(self) -> Path:
@@ -539,14 +542,26 @@ class NfpClient(JobOwner):
         self._epoch = epoch
 
     def _subscribe_soon(self) -> None:
-        self._tasks.spawn(f"events of {self.name}", self._subscribe_again())
+        """Have the subscriptions made anew: by one task, which does it again for what is asked meanwhile."""
+        if not self.is_connected:
+            return  # the next session begins with it
+        self._behind = True
+        if not self._subscribing:
+            self._subscribing = True
+            self._tasks.spawn(f"events of {self.name}", self._subscribe_again())
 
     async def _subscribe_again(self) -> None:
         try:
-            await self._subscriptions.resubscribe()
-        except (TimeoutError, HeadgateError) as error:
-            text = "%s: the broker did not take the subscription; tried again when it is back: %s"
-            log.warning(text, self.name, error)
+            while self._behind and self.is_connected:
+                self._behind = False
+                try:
+                    await self._subscriptions.resubscribe()
+                except (TimeoutError, HeadgateError) as error:
+                    text = "%s: the broker did not take the subscription, and is asked again: %s"
+                    log.warning(text, self.name, error)
+                    self._loop.call_later(SUBSCRIBE_AGAIN_S, self._subscribe_soon)
+        finally:
+            self._subscribing = False
 
     def on_packet(self, packet: Packet) -> None:
         """Hand on a packet of the broker.

@@ -260,11 +260,14 @@ class Subscriptions:
         self.limits = limits
         self._send = ask
         self._all: list[Subscription] = []
-        self._ident = ""
+        self._ident: str | None = None
+        """Of the one at the broker; "": whichever it has, for its answer has not come; None: none."""
         self._lock = asyncio.Lock()
         self._again = again
-        self._held: list[tuple[Event, int]] | None = None
+        self._held: BoundedQueue[tuple[Event, int]] | None = None
         """Events that come while the subscriptions change: in front of them stands what is still to be read."""
+        self._cut = False
+        """There was no room for all of them."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -292,9 +295,9 @@ class Subscriptions:
 
     def forget_session(self) -> None:
         """Note that the broker's one has ended with its session; what it brought and nobody got is read in the next."""
-        self._ident = ""
+        self._ident = None
         if self._held is not None:
-            self._held.clear()
+            self._hold_back()
 
     async def resubscribe(self) -> None:
         """Subscribe anew, and read what was missed meanwhile.
@@ -315,24 +318,26 @@ class Subscriptions:
         return answer
 
     async def _unsubscribe(self) -> None:
-        if self._ident:
-            ident, self._ident = self._ident, ""
+        if self._ident is not None:
+            ident, self._ident = self._ident, None
             await self._ask("unsubscribe", {"subscription": ident})
 
     async def _renew(self) -> None:
         """Have at the broker what all want now, and read what each of them has missed."""
-        held: list[tuple[Event, int]] = []
-        self._held = held
+        self._hold_back()
         await self._unsubscribe()
+        self._ident = ""
         answer = await self._ask("subscribe", self._union())
         self._ident = str(answer.get("subscription") or "")
         epoch, latest = str(answer.get("epoch") or ""), int(answer.get("sequence") or 0)
         for subscription in tuple(self._all):
             await self._read(subscription, epoch, latest)
-        self._held = None
-        for event, size in held:
+        held, cut, self._held = self._held, self._cut, None
+        for event, size in held or ():
             if self._held is None:
                 self._give(event, size)
+        if cut and self._held is None:
+            self._read_soon()
 
     def _union(self) -> dict[str, Any]:
         wanted = [one.wanted for one in self._all]
@@ -370,19 +375,30 @@ class Subscriptions:
             event = read_event(said)
             if self._held is None:
                 self._give(event, len(packet.data))
-            elif (
-                self._lock.locked()
-            ):  # else a change has failed, and what comes until the next one is read then
-                self._held.append((event, len(packet.data)))
+            elif self._lock.locked():  # else a change has failed: what comes until the next one is read then
+                self._hold(event, len(packet.data))
         return True
+
+    def _hold_back(self) -> None:
+        """Give nothing from now on until all have read what they missed."""
+        self._held, self._cut = BoundedQueue(self.limits.subscription_msgs, self.limits.stream_bytes), False
+
+    def _hold(self, event: Event, size: int) -> None:
+        """Keep ``event`` for later; what there is no room for is read, and all that follows it."""
+        if self._held is not None and not self._cut:
+            self._cut = not self._held.put((event, size), size + CHARGE_BYTES)
+
+    def _read_soon(self) -> None:
+        """What the broker left out, or there was no room for here, stands in front of all that comes now."""
+        self._hold_back()
+        self._again()
 
     def _give(self, event: Event, size: int) -> None:
         if event.kind != GAP:
             for subscription in self._all:
                 subscription.take(event, size)
         elif any((one.seen or 0) < (event.sequence or 0) for one in self._all):
-            self._held = []  # what the broker left out stands in front of all that comes now
-            self._again()
+            self._read_soon()
 
     def close(self, error: Exception) -> None:
         """End all: the client is closed, or what they missed cannot be read."""

@@ -381,7 +381,10 @@ class FakeBroker:
 
     def _event_task(self, client, ident, task, kwargs):
         if task == "unsubscribe":
-            self.subscriptions = [one for one in self.subscriptions if one[1] != kwargs["subscription"]]
+            ended = kwargs["subscription"]  # "": all of the client's
+            self.subscriptions = [
+                one for one in self.subscriptions if (one[1] != ended if ended else one[0] != client)
+            ]
             return {"ended": 1}
         if task == "read":
             gap, since = None, kwargs["since"]

@@ -71,4 +71,4 @@ def test_a_subscription_that_a_refusal_keeps_from_being_made_anew_is_made_in_the
 
     assert run(story())
     warned = [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
-    assert warned == ["c: the broker did not take the subscription; tried again when it is back: no such key"]
+    assert warned == ["c: the broker did not take the subscription, and is asked again: no such key"]

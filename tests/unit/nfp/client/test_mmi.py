@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import LinkBroken, LinkClosed
 from broker.nfp.client import Limits, NfpClient, RequestFailed
+from broker.nfp.client import client as client_module
 from broker.nfp.names import Command
 from tests.unit.nfp.client.running import WITHIN_S, client_of, run
 
@@ -274,6 +275,136 @@ def test_a_broker_that_was_started_anew_is_told_as_a_gap(ours):
     gap, event = run(work, ours)
     assert (gap.kind, gap.message) == ("gap", "the broker was started anew")
     assert (event.kind, event.sequence) == ("submitted", 1)
+
+
+def start_anew(broker, epoch="e2"):
+    """The broker forgets what it had, and one event happens (in its thread)."""
+    broker.subscriptions.clear()
+    broker.events.clear()
+    broker.epoch = epoch
+    broker.publish("submitted")
+
+
+def told(events):
+    return [(one.kind, one.sequence) for one in events]
+
+
+def test_events_of_a_broker_that_is_started_anew_while_they_are_read_come_once(ours):
+    """The answer to a page is of another epoch than the subscription in front of it."""
+    answer = ours._event_task
+
+    def restart(client, ident, task, kwargs):
+        if task == "read":
+            ours._event_task = answer
+            start_anew(ours)
+        return answer(client, ident, task, kwargs)
+
+    async def work(client):
+        await client.wait_connected()
+        ours.do(lambda: [ours.publish("progress") for _ in range(3)])
+        ours._event_task = restart
+        async with client.subscribe(since=0) as events:
+            client._channel.reopen("test")
+            await asyncio.to_thread(ours.wait_for, lambda broker: broker.subscriptions)
+            ours.do(lambda: ours.publish("closed"))
+            return told(await take(events, 3))
+
+    assert run(work, ours) == [("gap", None), ("submitted", 1), ("closed", 2)]
+
+
+def test_events_that_a_former_session_brought_are_not_given_late(ours):
+    """They wait behind a page whose answer comes in the next session, of a broker whose numbers begin again."""
+    answer, lost = ours._mmi, []
+
+    def lose(client, packet):
+        if not lost and b'"read"' in packet.data:
+            lost.append(packet)
+            for _ in range(5):
+                ours.publish("progress")
+        else:
+            answer(client, packet)
+
+    async def work(client):
+        await client.wait_connected()
+        ours.do(lambda: [ours.publish("progress") for _ in range(3)])
+        ours._mmi = lose
+        events = client.subscribe(since=0)
+        begins = asyncio.gather(events.__aenter__())
+        await asyncio.to_thread(ours.wait_for, lambda _: lost)
+        await client.mmi("show_workers")  # its answer comes behind the events
+        ours.do(lambda: start_anew(ours))
+        client._channel.reopen("test")
+        await begins
+        ours.do(lambda: ours.publish("closed"))
+        return told(await take(events, 3))
+
+    assert run(work, ours) == [("gap", None), ("submitted", 1), ("closed", 2)]
+
+
+@pytest.mark.parametrize("fails", ["subscribe", "read"])
+def test_a_broker_that_does_not_answer_in_time_is_asked_for_events_again(ours, fails, monkeypatch):
+    """In the same session: there may not be another one for days."""
+    monkeypatch.setattr(client_module, "SUBSCRIBE_AGAIN_S", 0.01)
+    answer, lost = ours._mmi, []
+
+    def lose(client, packet):
+        if not lost and f'"{fails}"'.encode() in packet.data:
+            lost.append(packet)
+        else:
+            answer(client, packet)
+
+    async def work(client):
+        async with client.subscribe() as events:
+
+            def away():
+                ours.subscriptions.clear()
+                ours.publish("submitted")
+                ours._mmi = lose
+
+            ours.do(away)
+            client._channel.reopen("test")
+            await asyncio.to_thread(ours.wait_for, lambda _: lost)
+            ours.do(lambda: ours.publish("closed"))
+            return told(await take(events, 2))
+
+    assert run(work, ours, limits=Limits(answer_s=0.2)) == [("submitted", 1), ("closed", 2)]
+
+
+def test_what_comes_while_others_are_read_is_bounded(ours):
+    """What there is no room for is read as well."""
+    answer, held = ours._event_task, []
+
+    def busy(client, ident, task, kwargs):
+        said = answer(client, ident, task, kwargs)
+        if task == "read" and len(ours.events) < 60:
+            for _ in range(20):
+                ours.publish("progress")
+        return said
+
+    async def work(client):
+        await client.wait_connected()
+        hold = client._subscriptions._hold
+
+        def watch(event, size):
+            hold(event, size)
+            held.append(len(client._subscriptions._held))
+
+        client._subscriptions._hold = watch
+        ours.do(lambda: ours.publish("submitted"))
+        ours._event_task = busy
+        async with client.subscribe(since=0) as events:
+            found = await take(events, 1)
+            while found[-1].sequence < 61:
+                found.append(await anext(events))
+            ours.do(lambda: ours.publish("closed"))
+            found.append(await anext(events))
+        return events.lost, [one.sequence for one in found]
+
+    lost, sequences = run(work, ours, limits=Limits(subscription_msgs=10))
+    assert max(held) <= 11
+    assert sequences == sorted(set(sequences))
+    assert sequences[-1] == 62
+    assert lost + len(sequences) == 62
 
 
 def test_a_reader_who_is_too_slow_is_told_what_it_lost(ours):
