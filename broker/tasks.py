@@ -103,14 +103,16 @@ def checked_seconds(seconds: float) -> float:
     return seconds
 
 
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+def run_to_end(work: Coroutine[Any, Any, T], again: T | None = None) -> T:
     """``asyncio.run`` of what a process lives for: no signal that comes once it has returned changes how the process
     ends. A loop that is closed gives SIGTERM its default back, and a supervisor would see -15 of a process that left
     in order.
+
+    ``again``: what it returns where the process is to begin anew: until then a signal ends it as any other.
     """
     with asyncio.Runner() as runner:
         outcome = runner.run(work)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in () if again is not None and outcome == again else (signal.SIGTERM, signal.SIGINT):
             runner.get_loop().remove_signal_handler(number)
             signal.signal(
                 number, lambda _number, _frame: None

@@ -252,3 +252,43 @@ sys.exit(code)
 
 def test_a_signal_that_comes_once_the_loop_is_closed_changes_nothing_about_the_end():
     assert subprocess.run([sys.executable, "-c", LATE], check=False).returncode == 7
+
+
+def test_a_process_that_is_about_to_begin_anew_ends_by_a_signal_that_comes_then():
+    code = LATE.replace("main())\nos", "main(), again=7)\nos")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGTERM
+
+
+LATE_NFP = """
+import asyncio, os, signal, sys
+from broker import supervision
+async def serve(*_, **__):
+    supervision.on_signals(asyncio.get_running_loop(), lambda name: None, lambda: None)
+    return "stop"
+{run}
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(code + 7)
+"""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        """
+from broker.nfp.server import process
+from broker.settings.nfp import NfpSection
+process.serve = serve
+code = process.run(NfpSection())
+""",
+        """
+from broker.cli.nfp import worker
+from broker.nfp.worker import Worker
+worker._serve, worker.find = serve, lambda where: Worker("lab", name="w", store=False)
+code = worker.main(["lab.py", "--quiet"])
+""",
+    ],
+    ids=["broker", "worker"],
+)
+def test_the_same_of_processes_of_nfp(run):
+    done = subprocess.run([sys.executable, "-c", LATE_NFP.format(run=run)], check=False)
+    assert done.returncode == 7

@@ -34,7 +34,7 @@ from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key
 from broker.obstacles import obstacle
 from broker.outlet import take_over
 from broker.settings import NfpSection
-from broker.tasks import first_of
+from broker.tasks import first_of, run_to_end
 
 BROKER: Final = "broker"
 """What the broker is called on the terminal and in the folder of logs."""
@@ -138,7 +138,7 @@ def main(argv: list[str]) -> int:
             processes = Processes(
                 programs, told, folder, interval_s=topology.interval_s, patience_s=patience_s
             )
-            return asyncio.run(processes.run())
+            return run_to_end(processes.run())
     finally:
         told.close()
 

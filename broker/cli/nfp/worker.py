@@ -25,6 +25,7 @@ from broker.loglines import Stderr
 from broker.nfp.peer.keys import PLAINTEXT, check_name
 from broker.nfp.worker import Worker
 from broker.nfp.worker.worker import check_service
+from broker.tasks import run_to_end
 
 log = logging.getLogger("headgate")
 _FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
@@ -111,7 +112,7 @@ def main(argv: list[str]) -> int:
     if not given.quiet:
         # what is on stdout is the tasks' own
         print("\n".join([*worker.summary(), "Ctrl-C ends it"]), file=sys.stderr)
-    if asyncio.run(_serve(worker)) == "restart":
+    if run_to_end(_serve(worker), again="restart") == "restart":
         log.info("%s: starts anew", worker.name)
         supervision.start_again()
         return FAILED

@@ -17,6 +17,7 @@ from broker.endings import FAILED, OK, attended
 from broker.journal.options import JournalOptions
 from broker.nfp.server.broker import NfpBroker
 from broker.settings.nfp import NfpSection
+from broker.tasks import run_to_end
 
 log = logging.getLogger("headgate")
 
@@ -36,7 +37,7 @@ def run(settings: NfpSection, *, log_level: str = "info", **means: Any) -> int:
     supervision.raise_descriptor_limit()
 
     def attempt() -> int:
-        outcome = asyncio.run(serve(settings, **means))
+        outcome = run_to_end(serve(settings, **means), again="restart")
         if outcome == "restart":
             supervision.start_again()
         return OK if outcome else FAILED
