@@ -40,7 +40,7 @@ def wings_of(settings: Settings) -> list[Wing]:
     if settings.oslo is not None:
         from broker.cli.oslo import embedded as oslo
 
-        found.append(oslo.wing_of(settings.oslo, settings))
+        found.append(oslo.OsloWing(settings.oslo, settings))
     return found
 
 

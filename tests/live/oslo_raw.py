@@ -85,12 +85,16 @@ class Node:
 
     def again(self, **changes: Any) -> None:
         """Have it read its configuration again, which has changed by that; returns when it has, and has said so."""
-        reload = self.proxy.reload
+        settings = self.proxy.reload.settings
+
+        def readings() -> int:
+            return int(settings["done"] + settings["refused"])
+
         if not isinstance(self.next, Exception):
             self.next = dataclasses.replace(self.next, **changes)
-        before = reload.done + reload.refused
-        reload.request()
-        until(lambda: reload.done + reload.refused > before, "the settings to be read again")
+        before = readings()
+        self.proxy.reload.request()
+        until(lambda: readings() > before, "the settings to be read again")
         self.within(lambda: None)  # it counts before it says what has changed
 
     def within(self, call: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ from broker.nfp.jobs import told
 from broker.nfp.management import event_bus
 from broker.oslo.directory import wire
 from broker.oslo.names import LISTENER_CHARS
-from broker.oslo.proxy import server_links, summaries
+from broker.oslo.proxy import journal, registration
 from broker.oslo.service import notifications, topics
 from broker.transport.websocket.codec import of_status
 from broker.wire import payload
@@ -63,14 +63,14 @@ READERS = {
     "nfp: between dialects": (lambda t: isinstance(told._readable(t), list), b"[", b"]"),
     "nfp: several targets": (lambda t: targets.parse(t.decode()) is not None, b'["w",', b"]"),
     "oslo: an opening": (
-        taken(lambda t: server_links.read_opening([t]), server_links.CannotOpen),
+        taken(lambda t: registration.read_opening([t]), registration.CannotOpen),
         b'{"listener":"%s","records":[["x","t","","%s"]],"more":' % ((b"a" * LISTENER_CHARS,) * 2),
         b"}",
     ),
     "oslo: from the directory": (
         taken(lambda t: wire.decode([wire._HEADS[wire.DirectoryKind.ALIVE], t]), wire.Malformed), b'{"more":', b"}",
     ),
-    "oslo: names in a request": (lambda t: summaries.named(t) != {}, b'{"message":{"method":"m","args":', b"}}"),
+    "oslo: names in a request": (lambda t: journal.named(t) != {}, b'{"message":{"method":"m","args":', b"}}"),
     "oslo: a notification": (
         lambda t: notifications.content(notifications.HeardNotification("x", "y", "info", t)) is not None,
         b'{"message":{"event_type":"e","more":', b"}}",

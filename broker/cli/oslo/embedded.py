@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.settings import JournalSection, OsloSection, Settings
+from broker.oslo.node import DIR_VARIABLE
+from broker.settings import OsloSection, Settings
 
 if TYPE_CHECKING:
     from broker.cli.oslo.children import Children
@@ -21,22 +22,12 @@ class OsloWing:
 
     Args:
         section: its settings.
-        uri: the Flux broker, whose owner we are.
-        log_level: of the children.
-        journal: what they record; None: nothing.
+        settings: of rank 0, whose owner we are.
     """
 
-    def __init__(
-        self,
-        section: OsloSection,
-        uri: str,
-        log_level: str = "warning",
-        journal: JournalSection | None = None,
-    ) -> None:
+    def __init__(self, section: OsloSection, settings: Settings) -> None:
         self._section = section
-        self._uri = uri if section.bridge else ""
-        self._log_level = log_level
-        self._journal = journal
+        self._settings = settings
         self._children: Children | None = None
         self._node: Node | None = None
 
@@ -48,8 +39,10 @@ class OsloWing:
         """
         from broker.cli.oslo.children import Children, orders
 
-        wanted = orders(self._section, self._uri, log_level=self._log_level, journal=self._journal)
-        self._children = Children(wanted)
+        broker = self._settings.broker
+        uri = (broker.local_uri or "") if self._section.bridge else ""
+        journal = self._settings.journal
+        self._children = Children(orders(self._section, uri, log_level=broker.log_level, journal=journal))
         await self._children.start()
         self._node = node
         node.reloaded.append(self.renew)
@@ -80,10 +73,4 @@ class OsloWing:
         """What the environment of another terminal has to say, so that applications find it."""
         from broker.cli.oslo import plan
 
-        return plan.variables(self._section)
-
-
-def wing_of(section: OsloSection, settings: Settings) -> OsloWing:
-    """The wing that ``section`` asks for beside rank 0, whose settings are ``settings``."""
-    broker = settings.broker
-    return OsloWing(section, broker.local_uri or "", broker.log_level, settings.journal)
+        return {DIR_VARIABLE: plan.ipc_dir(self._section)}

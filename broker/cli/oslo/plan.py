@@ -15,7 +15,6 @@ from broker.journal.options import JournalOptions
 from broker.oslo.contract import Settings as ClientSettings
 from broker.oslo.names import Pipeline
 from broker.oslo.node import (
-    DIR_VARIABLE,
     EVERYTHING,
     BacklogConfig,
     KeyEntry,
@@ -49,11 +48,6 @@ def ipc_dir(section: OsloSection) -> str:
     return section.ipc_dir or proxy_ipc_dir()
 
 
-def node_name(section: OsloSection) -> str:
-    """What the node is called."""
-    return section.node or os.uname().nodename
-
-
 def keepalive(section: OsloSection) -> tuple[bool, int, int, int]:
     """TCP keep-alive: on, idle s, count, interval s."""
     return (
@@ -82,7 +76,7 @@ def node_config(section: OsloSection) -> NodeConfig:
     return NodeConfig(
         ipc_dir=ipc_dir(section),
         ipc_group=section.ipc_group or "",
-        node=node_name(section),
+        node=section.node or os.uname().nodename,
         host=section.host,
         advertise=section.advertise or ("" if is_wildcard(section.host) else section.host),
         ports={pipeline: section.port_of(pipeline) for pipeline in Pipeline},
@@ -229,11 +223,6 @@ def planned(section: OsloSection) -> dict[str, str]:
     return {room: Endpoint("tcp", section.host, port).text for room, port in ports.items() if port}
 
 
-def variables(section: OsloSection) -> dict[str, str]:
-    """What the environment of another terminal has to say, so that applications find the proxy."""
-    return {DIR_VARIABLE: ipc_dir(section)}
-
-
 def where(section: OsloSection, endpoints: Mapping[str, str]) -> list[str]:
     """Lines that say how applications find the proxy.
 
@@ -246,7 +235,7 @@ def where(section: OsloSection, endpoints: Mapping[str, str]) -> list[str]:
     ports = ", ".join(f"{room} {tcp[room].rpartition(':')[2]}" for room in ROOMS if room in tcp)
     hosts = sorted({endpoint.rpartition(":")[0] for endpoint in tcp.values()})
     lines = [
-        f"oslo.messaging proxy {node_name(section)} in {ipc_dir(section)}",
+        f"oslo.messaging proxy {section.node or os.uname().nodename} in {ipc_dir(section)}",
         f"  {' '.join(hosts)}: {ports} ({secrecy})"
         if tcp
         else f"  {_NO_PORT if section.host == '' else _ANY_PORT}",

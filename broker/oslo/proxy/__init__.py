@@ -5,8 +5,8 @@
     process                 all of it in one thread: rooms, signals, the service manager
     folder                  the folder of sockets: modes, one proxy for each room
     frontend                a pipeline's sockets for clients, TCP and IPC
-    registration            a pipeline's control socket, where local servers register
-    server_links            these server processes: what they say, how their end is noticed, listeners that are dropped
+    registration            a pipeline's control socket, where local servers register: what they say, how their end is
+                            noticed, listeners that are dropped; every pipeline is one
     restart_gate            after a restart nothing is read until local servers are registered again
     pipeline                what all pipelines have in common, and those three whose messages are for one listener;
                             ``direct``: CALL and CAST, and what is known of each sender and address
@@ -20,8 +20,8 @@
     acl                     who comes in, and what they may do (pure)
     reload                  keys, rules and certificate read again while it runs
     topic_stats             what is counted by where messages go (``reactor.counters``: all else)
-    journal                 what passes, for the journal: one feed for all rooms, the records of each pipeline;
-                            ``summaries``: what they say of one message (pure)
+    journal                 what passes, for the journal: one feed for all rooms, the records of each pipeline and
+                            what they say of one message
 
 Each pipeline has sockets, registrations and an announcement of its own and can run alone.
 """

@@ -51,7 +51,7 @@ from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, ID_AT, REPEATED, CachedRou
 from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import CREDIT_MAX, NO_QUEUE, Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
-from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
+from broker.oslo.proxy.registration import ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.router import RouterSocket
 from broker.oslo.reactor.socket import Frames, Outcome
@@ -99,21 +99,20 @@ class CallProxy(DirectRoom):
         self._calls = self._pending.calls
         self._leaving = False
 
-    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+    def _open(self, undo: contextlib.ExitStack) -> None:
         reactor = self._reactor
         answers = (Kind.REPLY, Kind.BEAT, Kind.REFUSED)
-        registration = self._register(
+        self._register(
             undo, Listeners(NO_QUEUE, _never), {int(kind): self.on_server_reply for kind in answers}
         )
-        registration.socket.stale = self._stale
+        self.servers.stale = self._stale
         self._sockets = self._frontend.sockets
         for index, socket in enumerate(self._sockets):
             assert isinstance(socket, RouterSocket)
             socket.lost = partial(self._on_client_end, _INDEX[index])
         self._probed_s = self._begun_s = reactor.now()
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
-        undo.callback(self._timer.cancel)
-        return registration
+        undo.callback(self._stop_sweeping)
 
     # ------------------------------------------------------------ from clients
 
@@ -172,7 +171,7 @@ class CallProxy(DirectRoom):
             head[FLAGS_AT] & REPEATED and head[_KIND_AT] == _CALL and listener.credit > -CREDIT_MAX
         ):
             return Outcome.FULL
-        outcome = self._registration.socket.send([listener.owner.rid, head, route, body])
+        outcome = self.servers.send([listener.owner.rid, head, route, body])
         if outcome > Outcome.FULL:
             listener.fly(len(head) + len(body))
         return outcome
@@ -302,7 +301,7 @@ class CallProxy(DirectRoom):
     def _tell_no_caller(self, link: ServerLink, key: bytes, text: bytes) -> None:
         """The reply of ``link`` to the call ``key`` finds nobody."""
         if self._reactor.now() >= self._begun_s + FRESH_S:
-            self._registration.send(link, (refusal(key[-ID_BYTES:], Reason.NO_CALLER), text))
+            self.send_control(link, refusal(key[-ID_BYTES:], Reason.NO_CALLER), text)
 
     # ------------------------------------------------------------ registrations
 
@@ -318,7 +317,7 @@ class CallProxy(DirectRoom):
         self._elsewhere(None, names, head, key, body, call.due_s)
 
     def on_link_end(self, link: ServerLink, waiting: list[Frames]) -> None:
-        """See ``registration.Room``: what it was to answer is forgotten a little later."""
+        """See ``Registration``: what it was to answer is forgotten a little later."""
         super().on_link_end(link, waiting)
         self._reactor.call_later(ORPHAN_S, self._forget, link)
 
@@ -350,11 +349,14 @@ class CallProxy(DirectRoom):
         if call is not None and call.confirm:
             self._confirm_taken(key)
 
+    def _stop_sweeping(self) -> None:
+        self._timer.cancel()
+
     def _sweep(self) -> None:
         self._timer = self._reactor.call_later(SWEEP_S, self._sweep)
-        for link in list(self._registration.links.values()) if self._registration.socket.waiting else ():
-            if self._registration.socket.waiting_for(link.rid):
-                self._registration.sift(link, self._stale)
+        for link in list(self.links.values()) if self.servers.waiting else ():
+            if self.servers.waiting_for(link.rid):
+                self.servers.sift(link.rid, self._stale)
         now_s = self._reactor.now()
         self._probe_clients(now_s)
         expired = self._pending.expire(now_s)
@@ -373,7 +375,7 @@ class CallProxy(DirectRoom):
     def waiting(self) -> int:
         """Messages that wait to be sent, and, where the node is left for good, calls that wait for their replies."""
         calls = len(self._calls) if self._leaving else 0
-        return calls + self._registration.socket.waiting + sum(socket.waiting for socket in self._sockets)
+        return calls + self.servers.waiting + sum(socket.waiting for socket in self._sockets)
 
     def stop(self, reason: str, *, returns: bool) -> None:
         """See ``PipelineRoom.stop``; what comes now is refused, what waits is sent."""
@@ -381,11 +383,6 @@ class CallProxy(DirectRoom):
         if not returns:
             self._leaving = True
             self._known.clear()  # so that every message is looked at, and refused
-
-    def close(self, linger_ms: int = 0) -> None:
-        """See ``PipelineRoom.close``."""
-        self._timer.cancel()
-        super().close(linger_ms)
 
 
 def _never(_listener: Listener, _message: WaitingMessage) -> int:

@@ -26,7 +26,7 @@ from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, REPEATED, CachedRoute, DirectRoom, stamped_for
 from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import Listener, Listeners, WaitingMessage
-from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
+from broker.oslo.proxy.registration import ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.socket import Frames, Outcome
 
@@ -54,9 +54,9 @@ class CastProxy(DirectRoom):
         self.to_server = _TO_SERVER
         self._delivered = 0
 
-    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+    def _open(self, undo: contextlib.ExitStack) -> None:
         limits = (self._config.queue_msgs, self._config.queue_bytes)
-        return self._register(undo, Listeners(limits, self._send, self._expires))
+        self._register(undo, Listeners(limits, self._send, self._expires))
 
     # ------------------------------------------------------------ messages
 
@@ -100,7 +100,7 @@ class CastProxy(DirectRoom):
             self._pause()
 
     def _send(self, listener: Listener, cast: WaitingMessage) -> int:
-        outcome = self._registration.socket.send((listener.owner.rid, cast.head, cast.body), credited=True)
+        outcome = self.servers.send((listener.owner.rid, cast.head, cast.body), credited=True)
         self._delivered += outcome > Outcome.FULL
         return outcome
 

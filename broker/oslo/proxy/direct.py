@@ -20,7 +20,7 @@ from broker.oslo.names import Reason
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.listeners import Listener, Listeners
 from broker.oslo.proxy.pipeline import ListenerRoom
-from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
+from broker.oslo.proxy.registration import CannotOpen, ServerLink
 from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.reactor.socket import Frames
 from broker.oslo.records import Opening
@@ -139,10 +139,10 @@ class DirectRoom(ListenerRoom):
         undo: contextlib.ExitStack,
         listeners: Listeners,
         raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
-    ) -> RegistrationSocket:
+    ) -> None:
         self._routes = RouteCache(self._acl, listeners, self.topics)
         self._known = self._routes.known
-        return super()._register(undo, listeners, raw)
+        super()._register(undo, listeners, raw)
 
     def renew(self, certificate: Certificate | None) -> int:
         """See ``PipelineRoom.renew``."""
@@ -152,7 +152,7 @@ class DirectRoom(ListenerRoom):
     # ------------------------------------------------------------ listeners
 
     def open_listener(self, link: ServerLink, opening: Opening) -> None:
-        """See ``registration.Room``."""
+        """See ``Registration``."""
         if len(opening.records) != 1:
             raise CannotOpen(Reason.MALFORMED, f"saw {len(opening.records)} records, expected 1")
         record = opening.records[0]
@@ -165,14 +165,14 @@ class DirectRoom(ListenerRoom):
 
     def _end_listener(self, link: ServerLink, ended: Listener) -> None:
         end = b"\0" + ended.id.encode()
-        for frames in self._registration.sift(
-            link, lambda frames: len(frames) == self.to_server and frames[1].endswith(end)
+        for frames in self.servers.sift(
+            link.rid, lambda frames: len(frames) == self.to_server and frames[1].endswith(end)
         ):
             self._redeliver(frames)
         self.listeners.resume(link)
 
     def on_link_end(self, link: ServerLink, waiting: list[Frames]) -> None:
-        """See ``registration.Room``: another listener of its address may have what waited."""
+        """See ``Registration``: another listener of its address may have what waited."""
         for frames in waiting:
             if len(frames) == self.to_server:
                 self._redeliver(frames)

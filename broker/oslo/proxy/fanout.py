@@ -67,7 +67,7 @@ from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.pipeline import PipelineRoom
-from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
+from broker.oslo.proxy.registration import CannotOpen, ServerLink
 from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
 from broker.oslo.proxy.subscriptions import GrantedSubscriptions
 from broker.oslo.reactor import Reactor, Socket
@@ -152,27 +152,26 @@ class FanoutProxy(PipelineRoom):
         self._keeper = SubscriberAccess(acl)
         self._in_doubt = False
 
-    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+    def _open(self, undo: contextlib.ExitStack) -> None:
         reactor, config = self._reactor, self._config
         if reactor.context is None:
             raise RuntimeError("an exit is opened before its reactor was")
         sock = reactor.context.socket(zmq.XPUB)
         undo.callback(sock.close, 0)
-        self._release = guard(reactor, sock, self._keeper)
-        undo.callback(self._release)
+        undo.callback(guard(reactor, sock, self._keeper))
         tune_local(sock, config.message_bytes_max, send_msgs=limit(config.queue_bytes))
         sock.set(zmq.XPUB_MANUAL, 1)
         self._path = bind_local(sock, config.path(exit_file(Pipeline.FANOUT)), config.ipc_group)
+        undo.callback(remove_socket, self._path)
         self._slow_consumers = SlowConsumers(
             reactor, sock, self._path, bytes_max=config.queue_bytes, cut=self._count_cut
         )
         self._exit = Socket(reactor, sock, self._on_subscription, origin="User-Id")
-        undo.callback(self._close_exit, 0)
+        undo.callback(lambda: self._exit.close(self._linger_ms))
+        undo.callback(self._slow_consumers.close)  # it watches a socket that is there
         if self._journal is not None:
             self._journal.watch(self._exit, heard=self.heard.count)
-        return RegistrationSocket(
-            self._reactor, self._config, Pipeline.FANOUT, self._acl, self.counters, self
-        )
+        self._bind_registration(undo)
 
     def open_listener(self, link: ServerLink, opening: Opening) -> None:
         """Raises ``CannotOpen``."""
@@ -207,17 +206,6 @@ class FanoutProxy(PipelineRoom):
         for pid in denied:
             self._slow_consumers.shut_down(pid)
         return len(denied)
-
-    def close(self, linger_ms: int = 0) -> None:
-        """See ``PipelineRoom.close``."""
-        super().close(linger_ms)
-        self._close_exit(linger_ms)
-
-    def _close_exit(self, linger_ms: int) -> None:
-        self._slow_consumers.close()
-        self._exit.close(linger_ms)
-        self._release()
-        remove_socket(self._path)
 
     # ------------------------------------------------------------ servers
 

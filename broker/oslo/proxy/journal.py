@@ -3,13 +3,21 @@ who sent what, what was refused, what was handed on.
 
 ::
 
-    record                  a message (``summaries`` says its topic and JSON), with its frames behind
+    record                  a message, with its frames behind
     IN                      came and was taken, from a client or a server. DENIED: was refused or dropped at once
     OUT                     was sent to a client or a server (``capture = both``); a fan-out is for whoever hears its
                             filter
     link.up, .down          a server process, from its first listener to the end of its last; of fan-outs, a topic that
                             somebody hears
     oslo.announce, .withdraw    each of its listeners: exchange, topic, server, pool
+
+    topic   oslo.EXCHANGE.TOPIC.METHOD, of notifications oslo.EXCHANGE.TOPIC.EVENT_TYPE; "-" where it is not known
+    JSON    pipeline (call, cast, fanout, notify), what (request, reply, cast, fanout, notification, ack, error,
+            requeue), exchange, topic (of notifications without their priority), server, id, uid, rolemask, ttl_ms;
+            requests: method, namespace; notifications: event_type, priority, publisher_id, message_id; errors: reason
+
+Bodies are read for the names in the last two lines alone, when they have at most ``BODY_BYTES_MAX``; nothing else of a
+body is ever in it.
 
 Control messages (CREDIT, PULSE, BEAT and the like) are never recorded. The sockets of a pipeline are tapped when they
 are opened (``frontend``, ``server``, ``control``, ``watch``); what it does with a message is known by what it counts
@@ -23,24 +31,142 @@ import errno
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from broker.identity import USERID_UNKNOWN, Credentials
 from broker.journal.feed import WingFeed
 from broker.journal.layout import CURVE, DENIED, IN, LINK_DOWN, LINK_UP, OSLO, OUT, PLAIN, STATE, UNIX
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import CLOSE_S
-from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode, read_filter
-from broker.oslo.names import Pipeline
+from broker.nesting import decoder
+from broker.oslo.frames import (
+    HEAD_BYTES,
+    ID_BYTES,
+    NO_ID,
+    Envelope,
+    Flag,
+    Kind,
+    Malformed,
+    decode,
+    read_filter,
+)
+from broker.oslo.names import PRIORITIES, Pipeline, Reason
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.server_links import ServerLink
-from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
 from broker.oslo.proxy.topic_stats import ERRNOS
 from broker.oslo.reactor import Reactor, Socket
 from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.router import RouterSocket
 from broker.oslo.reactor.socket import Frames
 from broker.oslo.records import Opening
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.registration import ServerLink
+
+
+BODY_BYTES_MAX: Final = 64 << 10
+"""Longer bodies are not looked into: finding a name in them takes as long as relaying them."""
+NAME_CHARS_MAX: Final = 255
+"""Of a name that stands in a body."""
+UNKNOWN: Final = "-"
+WHAT: Final = {
+    int(Kind.CALL): "request",
+    int(Kind.CAST): "cast",
+    int(Kind.FANOUT): "fanout",
+    int(Kind.NOTIFY): "notification",
+    int(Kind.REPLY): "reply",
+    int(Kind.REFUSED): "error",
+    int(Kind.TAKEN): "ack",
+    int(Kind.REQUEUE): "requeue",
+}
+"""Kinds that are recorded; the others are control messages."""
+
+
+class _Message(msgspec.Struct, gc=False):
+    method: Any = None
+    namespace: Any = None
+    event_type: Any = None
+    publisher_id: Any = None
+    message_id: Any = None
+    packed: Any = msgspec.field(default=None, name="oslo.message")
+
+
+class _Body(msgspec.Struct, gc=False):
+    message: _Message | None = None
+
+
+_NAMES: Final = ("method", "namespace", "event_type", "publisher_id", "message_id")
+_read_body: Final = decoder(_Body)
+_read_message: Final = decoder(_Message)
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, ValueError)
+
+
+def named(body: bytes) -> dict[str, str]:
+    """The names in the body of a request or notification; {} when it is too long, or none of ours.
+
+    >>> named(b'{"ctxt": {}, "message": {"method": "boot", "args": {"secret": 1}}}')
+    {'method': 'boot'}
+    """
+    if len(body) > BODY_BYTES_MAX:
+        return {}
+    try:
+        message = _read_body(body).message
+        if message is not None and isinstance(message.packed, str):
+            message = _read_message(message.packed)
+    except _UNREADABLE:
+        return {}
+    found = {}
+    for name in _NAMES if message is not None else ():
+        value = getattr(message, name)
+        if isinstance(value, str) and value:
+            found[name] = value[:NAME_CHARS_MAX]
+    return found
+
+
+def facts_of(pipeline: str, envelope: Envelope, body: bytes) -> dict[str, Any]:
+    """The JSON object of a message with its address in the envelope."""
+    facts: dict[str, Any] = {
+        "pipeline": pipeline,
+        "what": WHAT.get(envelope.kind, UNKNOWN),
+        "exchange": envelope.exchange,
+        "topic": envelope.topic,
+    }
+    if envelope.kind in (Kind.NOTIFY, Kind.REQUEUE):
+        topic, _, priority = envelope.topic.rpartition(".")
+        if priority in PRIORITIES:
+            facts["topic"], facts["priority"] = topic, priority
+    if envelope.server:
+        facts["server"] = envelope.server
+    if envelope.id != NO_ID:
+        facts["id"] = envelope.id.hex()
+    if envelope.ttl_ms and not envelope.flags & Flag.DUE.value:
+        facts["ttl_ms"] = envelope.ttl_ms
+    if envelope.reason:
+        facts["reason"] = _reason(envelope.reason)
+    facts.update(named(body))
+    return facts
+
+
+def who(userid: int, rolemask: int) -> dict[str, int]:
+    """The keys about a sender."""
+    return {"rolemask": rolemask} if userid == USERID_UNKNOWN else {"uid": userid, "rolemask": rolemask}
+
+
+def topic_of(facts: dict[str, Any]) -> str:
+    """The record's topic."""
+    last = facts.get("method") or facts.get("event_type") or UNKNOWN
+    topic = facts.get("topic") or UNKNOWN
+    if "priority" in facts:
+        topic = f"{topic}.{facts['priority']}"
+    return f"oslo.{facts.get('exchange') or UNKNOWN}.{topic}.{last}"
+
+
+def _reason(number: int) -> str:
+    try:
+        return Reason(number).name.lower()
+    except ValueError:
+        return str(number)
 
 
 class Recording(WingFeed):

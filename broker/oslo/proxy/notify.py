@@ -49,7 +49,7 @@ from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import Key, Listener, WaitingMessage
 from broker.oslo.proxy.pipeline import ListenerRoom
 from broker.oslo.proxy.pools import STAMP_BYTES, Pools, digest_of, message_of
-from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
+from broker.oslo.proxy.registration import CannotOpen, ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opening
 
@@ -77,34 +77,32 @@ class NotifyProxy(ListenerRoom):
         self._keys: dict[bytes, Key] = {}
         self._stats: dict[bytes, NameStats] = {}
 
-    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+    def _open(self, undo: contextlib.ExitStack) -> None:
         config = self._config
         self._backlog = self._open_backlog()
         if self._backlog is not None:
             undo.callback(self._backlog.close)
+            self._backlog_timer = self._reactor.call_later(BACKLOG_LOOK_S, self._expire)
         limits = (config.queue_msgs, config.queue_bytes)
         self.pools = Pools(limits, self._send, self._lost, self._backlog)
-        registration = self._register(undo, self.pools)
+        undo.callback(self._close_listeners)
+        self._register(undo, self.pools)
         if self._backlog is not None:
             self._announce(self._backlog.shelves())
-            self._backlog_timer = self._reactor.call_later(BACKLOG_LOOK_S, self._expire)
-            undo.callback(self._backlog_timer.cancel)
-        return registration
 
-    def close(self, linger_ms: int = 0) -> None:
-        """See ``PipelineRoom.close``; what waits is lost, but for what a backlog keeps."""
+    def _close_listeners(self) -> None:
+        """What waits is lost, but for what a backlog keeps."""
         lost = self.pools.drop_all()
         if self._backlog is not None:
             self._backlog_timer.cancel()
             lost += self._backlog.close()
         if lost:
             self.counters.count("lost_at_close", lost)
-        super().close(linger_ms)
 
     # ------------------------------------------------------------ listeners
 
     def open_listener(self, link: ServerLink, opening: Opening) -> None:
-        """See ``registration.Room``."""
+        """See ``Registration``."""
         if any(record.pool != opening.pool for record in opening.records):
             raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
         for record in opening.records:
@@ -210,7 +208,7 @@ class NotifyProxy(ListenerRoom):
 
     def _send(self, listener: Listener, message: WaitingMessage) -> int:
         frames = [listener.owner.rid, message.head, listener.id.encode(), message.body]
-        return self._registration.socket.send(frames, credited=True)
+        return self.servers.send(frames, credited=True)
 
     def _lost(self, message: WaitingMessage, reason: Reason) -> None:
         """One pool does not get it."""
@@ -240,7 +238,7 @@ class NotifyProxy(ListenerRoom):
     # ------------------------------------------------------------ what listeners say
 
     def on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        """See ``registration.Room``: CREDIT, REQUEUE."""
+        """See ``Registration``: CREDIT, REQUEUE."""
         if envelope.kind == Kind.REQUEUE and len(rest) == 2:
             self._requeued(link, envelope.listener, rest)
         else:

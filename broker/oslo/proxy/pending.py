@@ -23,7 +23,7 @@ FOREVER_S: Final = 86_400.0
 
 
 class Answerer(Protocol):
-    """Who may answer: a connection of a server process (``server_links.ServerLink``, which does not stay pure)."""
+    """Who may answer: a connection of a server process (``registration.ServerLink``, which does not stay pure)."""
 
     @property
     def rid(self) -> bytes:

@@ -15,7 +15,7 @@ messages are for one listener each.
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -28,34 +28,29 @@ from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import Frontend
-from broker.oslo.proxy.journal import PipelineJournal, Recording, journal_of
+from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import LOOK_S, Listener, Listeners
-from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
+from broker.oslo.proxy.registration import Registration, ServerLink
 from broker.oslo.proxy.restart_gate import REJOINING, STOPPING, RestartGate
 from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.reactor import Reactor, Timer
-from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.socket import Frames
-from broker.oslo.records import Opened, Opening
+from broker.oslo.records import Opened
 from broker.transport.curve import Certificate
 
 NEARLY_FULL: Final = "a queue is nearly full"
 """Why a frontend is paused."""
 
 
-class PipelineRoom(ABC):
+class PipelineRoom(Registration):
     """One pipeline of a node; nothing is opened before ``open``.
 
     Args:
-        reactor: whose thread.
-        config: of the node.
-        acl: who may send and listen where.
-        pipeline: which one.
+        reactor, config, acl, pipeline, recording: see ``Registration``.
         kind: of its frontend's sockets, such as ``zmq.SUB``.
-        recording: where messages are recorded; None nowhere.
 
     Attributes:
-        counters: counts of what went wrong. topics: messages by where they went.
+        topics: messages by where they went.
     """
 
     def __init__(
@@ -67,15 +62,9 @@ class PipelineRoom(ABC):
         kind: int,
         recording: Recording | None,
     ) -> None:
-        self.counters = Counters(reactor, pipeline)
+        super().__init__(reactor, config, acl, pipeline, recording)
         self.topics = TopicStats(reactor.now)
-        self._recording = recording
-        self._reactor = reactor
-        self._config = config
-        self._acl = acl
-        self._pipeline = pipeline
         self._kind = kind
-        self._journal: PipelineJournal | None = None
         self._returns = True
 
     # ------------------------------------------------------------ each pipeline
@@ -85,8 +74,8 @@ class PipelineRoom(ABC):
         """``who`` sent something, a ROUTER's with its connection's id in front, to frontend ``index``."""
 
     @abstractmethod
-    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
-        """Bind what is behind the frontend; returns where servers register."""
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        """Bind what is behind the frontend, the control socket with it; ``undo`` is what ``close`` does."""
 
     @abstractmethod
     def _pipeline_status(self) -> dict[str, Any]:
@@ -95,34 +84,8 @@ class PipelineRoom(ABC):
     def _counted(self) -> dict[str, int]:
         return self.counters.status()
 
-    def _registered(self) -> dict[int, int]:
-        """How much each process has registered, by pid."""
-        return self._registration.registered()
-
-    def _review(self) -> int:
-        """Drop the listeners that may not listen any more; returns how many."""
-        return self._registration.review()
-
-    # ------------------------------------------------------------ what the registration socket asks and tells
-
-    @abstractmethod
-    def open_listener(self, link: ServerLink, opening: Opening) -> None:
-        """See ``registration.Room``; so are these."""
-
-    @abstractmethod
-    def close_listener(self, link: ServerLink, listener: str) -> None:
-        """A listener has ended."""
-
-    def on_link_end(self, link: ServerLink, waiting: list[Frames]) -> None:  # noqa: B027 (most have nothing to do)
-        """A link has ended, and that waited for it: it is lost, unless its pipeline has another listener for it."""
-
-    def on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        """Something that this pipeline has no use for."""
-        text = "dropped a message of %s: saw kind %d with %d frames"
-        self.counters.count_dropped("unexpected", text, link, envelope.kind, len(rest))
-
     def on_change(self) -> None:
-        """Another number of listeners is registered."""
+        """See ``Registration``: it is noted for the next proxy."""
         self._restart_gate.changed()
 
     # ------------------------------------------------------------ life
@@ -134,13 +97,13 @@ class PipelineRoom(ABC):
             ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
         """
         reactor, config, pipeline = self._reactor, self._config, self._pipeline
-        journal = self._journal = journal_of(self._recording, pipeline, config, self.counters)
+        journal = self._journal
         came = self.on_client_message if journal is None else journal.frontend(self.on_client_message)
         with contextlib.ExitStack() as undo:
             frontend = self._frontend = Frontend(
                 reactor, config, pipeline, self._kind, self._acl, came, self.counters
             )
-            undo.callback(frontend.close)
+            undo.callback(lambda: frontend.close(self._linger_ms))
             if journal is not None and self._kind == zmq.ROUTER:
                 for index, socket in enumerate(frontend.sockets):
                     journal.watch(socket, index)
@@ -149,11 +112,11 @@ class PipelineRoom(ABC):
             self._restart_gate = RestartGate(
                 reactor, config.ipc_dir, pipeline, self._registered, self._open_frontends
             )
-            self._registration = self._open(undo)
-            undo.callback(self._registration.close)
+            self._open(undo)
+            undo.callback(lambda: self._restart_gate.close(forget=not self._returns))
             frontend.pause(REJOINING, on=True)
             self._restart_gate.begin()
-            undo.pop_all()
+            self._undo = undo.pop_all()
 
     def _open_frontends(self) -> None:
         """The local servers are registered again, if there were any: clients may come."""
@@ -163,7 +126,7 @@ class PipelineRoom(ABC):
     @property
     def waiting(self) -> int:
         """Messages that wait to be sent."""
-        return self._registration.socket.waiting
+        return self.servers.waiting
 
     def renew(self, certificate: Certificate | None) -> int:
         """Forget what was decided by former rules, show ``certificate`` to whoever connects from now on; returns how
@@ -191,15 +154,13 @@ class PipelineRoom(ABC):
         if returns:
             self._announcer.away()
         else:
-            self._registration.farewell(reason)
+            self._farewell(reason)
             self._announcer.leave()
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close everything; libzmq goes on handing over for ``linger_ms``. Harmless twice."""
-        self._restart_gate.close(forget=not self._returns)
-        self._announcer.close()
-        self._frontend.close(linger_ms)
-        self._registration.close(linger_ms)
+        """Close everything, the last first; libzmq goes on handing over for ``linger_ms``. Harmless twice."""
+        self._linger_ms = linger_ms
+        self._undo.close()
 
     # ------------------------------------------------------------ servers and STATUS
 
@@ -225,7 +186,7 @@ class PipelineRoom(ABC):
             "endpoint": self._frontend.endpoint,
             "entries": self._frontend.status(),
             **self._restart_gate.status(),
-            **self._registration.status(),
+            **self._registration_status(),
             **self._pipeline_status(),
             "counts": self._counted(),
             **self.figures(),
@@ -255,34 +216,19 @@ class ListenerRoom(PipelineRoom):
         undo: contextlib.ExitStack,
         listeners: Listeners,
         raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
-    ) -> RegistrationSocket:
-        """Where servers register."""
+    ) -> None:
+        """Let servers register, whose listeners get to ``listeners``."""
         self.listeners = listeners
         self._look_timer = None
         self._paused = False
         undo.callback(self._stop_looking)
-        registration = RegistrationSocket(
-            self._reactor,
-            self._config,
-            self._pipeline,
-            self._acl,
-            self.counters,
-            self,
-            raw=raw,
-            journal=self._journal,
-        )
-        registration.socket.flushed = self._flushed
-        return registration
-
-    def close(self, linger_ms: int = 0) -> None:
-        """See ``PipelineRoom.close``."""
-        self._stop_looking()
-        super().close(linger_ms)
+        self._bind_registration(undo, raw)
+        self.servers.flushed = self._flushed
 
     # ------------------------------------------------------------ listeners
 
     def close_listener(self, link: ServerLink, listener: str) -> None:
-        """See ``registration.Room``."""
+        """See ``Registration``."""
         ended = self.listeners.close(listener)
         if ended is not None:
             self._announcer.remove(ended.records)
@@ -294,7 +240,7 @@ class ListenerRoom(PipelineRoom):
         """It is not in the table any more: what becomes of what was for it."""
 
     def on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        """See ``registration.Room``: CREDIT."""
+        """See ``Registration``: CREDIT."""
         if envelope.kind != Kind.CREDIT:
             super().on_control_message(link, envelope, rest)
             return
@@ -310,7 +256,7 @@ class ListenerRoom(PipelineRoom):
 
     def _flushed(self, frames: Frames) -> None:
         """Something that waited was given to a process, which may take more now."""
-        link = self._registration.links.get(frames[0]) if self.listeners.blocked else None
+        link = self.links.get(frames[0]) if self.listeners.blocked else None
         if link is not None:
             self.listeners.resume(link)
             self._pause()

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import supervision
@@ -225,21 +226,9 @@ def make_pipeline(
     name: Pipeline, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None
 ) -> PipelineRoom:
     """The pipeline ``name``, not opened; only what runs is loaded."""
-    if name == Pipeline.CALL:
-        from broker.oslo.proxy.call import CallProxy
-
-        return CallProxy(reactor, config, acl, recording)
-    if name == Pipeline.CAST:
-        from broker.oslo.proxy.cast import CastProxy
-
-        return CastProxy(reactor, config, acl, recording)
-    if name == Pipeline.FANOUT:
-        from broker.oslo.proxy.fanout import FanoutProxy
-
-        return FanoutProxy(reactor, config, acl, recording)
-    from broker.oslo.proxy.notify import NotifyProxy
-
-    return NotifyProxy(reactor, config, acl, recording)
+    module = import_module(f"broker.oslo.proxy.{name}")
+    room: PipelineRoom = getattr(module, f"{name.capitalize()}Proxy")(reactor, config, acl, recording)
+    return room
 
 
 def overflow_uid() -> int | None:

@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import ConfigError
@@ -38,12 +38,6 @@ Reread = Callable[[], NodeConfig]
 """The configuration as it is now; may block. Raises ConfigError."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    config: NodeConfig
-    certificate: Certificate | None
-
-
 class Reload:
     """Reads the settings of a running proxy again, one time after the other.
 
@@ -55,9 +49,9 @@ class Reload:
         pipelines: by name, those that run.
 
     Attributes:
-        done, refused: how often it went well, and how often nothing was changed because of an error.
         settings: for STATUS: ``read_at``, seconds since 1970; ``fingerprint`` of keys, rules and certificate;
-            ``public_key``, "" in plaintext; ``done``, ``refused``.
+            ``public_key``, "" in plaintext; how often it went well (``done``), and how often nothing was changed
+            because of an error (``refused``).
     """
 
     def __init__(
@@ -68,15 +62,16 @@ class Reload:
         acl: AccessControl,
         pipelines: Mapping[str, PipelineRoom],
     ) -> None:
-        self.done = self.refused = 0
         self.settings = acl.settings
         self._reactor = reactor
         self._reread = reread
         self._acl = acl
         self._pipelines = pipelines
         self._directory: DirectoryServer | None = None
-        self._reading = self._again = False
-        self._now = _Read(config, None)
+        self._wishes = 0
+        """How often it was asked since the reading under way began, that one counted in."""
+        self._config = config
+        self._certificate: Certificate | None = None
 
     def begin(self, directory: DirectoryServer | None) -> None:
         """The pipelines, and the directory where there is one, are open: what they have read is in force.
@@ -85,8 +80,8 @@ class Reload:
             ConfigError: the certificate cannot be read.
         """
         self._directory = directory
-        config = self._now.config
-        self._now = _Read(config, load(config.curve_cert) if config.curve_cert else None)
+        self._certificate = _certificate(self._config)
+        self.settings.update(done=0, refused=0)
         self._note()
 
     def request(self) -> None:
@@ -94,60 +89,58 @@ class Reload:
         self._reactor.call_threadsafe(self._start)
 
     def _start(self) -> None:
-        if self._reread is None:
-            return
-        if self._reading:
-            self._again = True
-            return
-        self._reading = True
-        threading.Thread(target=self._read, args=(self._reread,), name="reload", daemon=True).start()
+        if self._reread is not None:
+            self._wishes += 1
+            if self._wishes == 1:
+                threading.Thread(target=self._read, args=(self._reread,), name="reload", daemon=True).start()
 
     def _read(self, reread: Reread) -> None:
         """In a thread."""
         try:
             config = reread()
-            certificate = load(config.curve_cert) if config.curve_cert else None
-            if (certificate is None) != (self._now.certificate is None):
+            certificate = _certificate(config)
+            if (certificate is None) != (self._certificate is None):
                 raise ConfigError(
                     "oslo.curve_cert: CURVE is not switched on or off while the proxy runs: restart it"
                 )
         except Exception as error:
-            self._reactor.call_threadsafe(self._refuse, error)
+            self._reactor.call_threadsafe(self._finish, self._refuse, error)
         else:
-            self._reactor.call_threadsafe(self._apply, _Read(config, certificate))
+            self._reactor.call_threadsafe(self._finish, self._apply, config, certificate)
+
+    def _finish(self, do: Callable[..., None], *what: Any) -> None:
+        again, self._wishes = self._wishes > 1, 0
+        try:
+            do(*what)
+        finally:
+            if again:
+                self._start()
 
     def _refuse(self, error: Exception) -> None:
-        self.refused += 1
-        self._note(read=False)
+        self.settings["refused"] += 1
         if isinstance(error, ConfigError):
             said = "; ".join(str(error).splitlines())
             self._reactor.say(logging.ERROR, "reload refused, nothing has changed: %s", (said,))
         else:
             self._reactor.report(error)
-        self._over()
-
-    def _over(self) -> None:
-        self._reading = False
-        if self._again:
-            self._again = False
-            self._start()
 
     # ------------------------------------------------------------ apply
 
-    def _apply(self, read: _Read) -> None:
-        former = self._now
-        late = {name: getattr(read.config, name) for name in LATE}
-        self._now = replace(read, config=replace(former.config, **late))
-        self._acl.change(self._now.config)
+    def _apply(self, config: NodeConfig, certificate: Certificate | None) -> None:
+        changes = _changes(self._config, config)
+        if certificate is not None and certificate != self._certificate:
+            changes.append(f"our certificate (public key {certificate.public_key})")
+        self._config = replace(self._config, **{name: getattr(config, name) for name in LATE})
+        self._certificate = certificate
+        self._acl.change(self._config)
         if self._directory is not None:
-            self._told(self._directory.renew_from, self._now.config, self._now.certificate)
-        dropped = sum(self._told(room.renew, self._now.certificate) or 0 for room in self._pipelines.values())
-        self.done += 1
+            self._told(self._directory.renew_from, self._config, certificate)
+        dropped = sum(self._told(room.renew, certificate) or 0 for room in self._pipelines.values())
+        self.settings["done"] += 1
         self._note()
-        said = ", ".join(_summary(former, self._now)) or "nothing has changed"
         left = f"; {dropped} listener{'s' * (dropped != 1)} dropped" if dropped else ""
+        said = ", ".join(changes) or "nothing has changed"
         self._reactor.say(logging.INFO, "reloaded: %s%s", (said, left))
-        self._over()
 
     def _told(self, renew: Callable[..., int | None], *what: Any) -> int | None:
         """What ``renew`` returns; None when its port cannot be listened at with the new key."""
@@ -158,15 +151,16 @@ class Reload:
             self._reactor.say(logging.ERROR, text, (str(error),))
         return None
 
-    # ------------------------------------------------------------ status
+    def _note(self) -> None:
+        key = "" if self._certificate is None else self._certificate.public_key
+        self.settings.update(
+            read_at=round(time.time(), 3), fingerprint=fingerprint(self._config, key), public_key=key
+        )
 
-    def _note(self, *, read: bool = True) -> None:
-        if read:
-            key = "" if self._now.certificate is None else self._now.certificate.public_key
-            self.settings.update(
-                read_at=round(time.time(), 3), fingerprint=fingerprint(self._now.config, key), public_key=key
-            )
-        self.settings.update(done=self.done, refused=self.refused)
+
+def _certificate(config: NodeConfig) -> Certificate | None:
+    """Ours. Raises ConfigError."""
+    return load(config.curve_cert) if config.curve_cert else None
 
 
 def fingerprint(config: NodeConfig, public_key: str) -> str:
@@ -181,9 +175,8 @@ def fingerprint(config: NodeConfig, public_key: str) -> str:
     return hashlib.sha256(repr(said).encode()).hexdigest()[:FINGERPRINT_CHARS]
 
 
-def _summary(former: _Read, now: _Read) -> list[str]:
-    """What has changed, a phrase for each kind."""
-    before, after = former.config, now.config
+def _changes(before: NodeConfig, after: NodeConfig) -> list[str]:
+    """What has changed of keys and rules, a phrase for each kind."""
     said = []
     if changed := len(set(before.keys) ^ set(after.keys)):
         said.append(f"{changed} of [[oslo.keys]]")
@@ -194,6 +187,4 @@ def _summary(former: _Read, now: _Read) -> list[str]:
         for name in ("unlisted", "directory_key")
         if getattr(before, name) != getattr(after, name)
     ]
-    if now.certificate is not None and now.certificate != former.certificate:
-        said.append(f"our certificate (public key {now.certificate.public_key})")
     return said

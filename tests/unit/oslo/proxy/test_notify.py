@@ -399,7 +399,7 @@ def test_leaving_counts_what_is_lost_and_frees_the_files(rundir: Path) -> None:
 
 def test_whoever_asks_and_does_not_read_fills_no_memory(rundir: Path) -> None:
     with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=10) as rig:
-        socket = rig.room._registration.socket
+        socket = rig.room.servers
         mute = rig.peer(zmq.DEALER, "notify.ctl", SNDHWM=0, RCVHWM=1)
         sent = 0
         while not socket.refused:
@@ -415,7 +415,7 @@ def test_credit_counts_once_what_was_given_before_has_been_read(rundir: Path) ->
     with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=50) as rig:
         rig.context.setsockopt(zmq.RCVHWM, 1)
         one = Listener(rig, A, None, 20)
-        socket, sender = rig.room._registration.socket, client(rig)
+        socket, sender = rig.room.servers, client(rig)
         member = rig.room.pools.get(A)
         body = "x" * 100_000
         for _ in range(20):  # credit for what it has not read

@@ -11,7 +11,6 @@ from broker.oslo.frames import Kind, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
 from broker.oslo.proxy import registration as module
-from broker.oslo.proxy import server_links
 from broker.oslo.records import Opened, Opening, Record, to_json
 from tests.live.oslo_raw import child_of, node_at, until
 from tests.live.oslo_wire import hear
@@ -109,7 +108,7 @@ def test_who_may_not_listen_is_told_so(run_node):
 
 def test_the_listener_of_another_process_is_not_to_be_had(node):
     with child_of(node, "call", "t"):
-        listener = node.within(lambda: next(iter(node.proxy.pipelines["call"]._registration._holders)))
+        listener = node.within(lambda: next(iter(node.proxy.pipelines["call"]._holders)))
         server = node.server()
         answer = server.ask(Kind.OPEN, to_json(server.opening("t", listener=listener)))
         assert (answer.kind, answer.reason) == (Kind.REFUSED, Reason.DENIED)
@@ -167,7 +166,7 @@ def test_a_frozen_process_is_dropped_after_its_lease_and_comes_back(run_node):
 
 
 def test_a_link_with_many_listeners_ends_in_portions_and_may_open_them_again_meanwhile(run_node, monkeypatch):
-    monkeypatch.setattr(server_links, "DROPS_MAX", 1)
+    monkeypatch.setattr(module, "DROPS_MAX", 1)
     node = run_node(lease_s=3600.0)
     one, two = node.server(), node.server()
     openings = [one.opening(f"t{number}") for number in range(60)]

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.identity import Credentials
-from broker.oslo.proxy.server_links import DROPS_MAX, ListenerDrops, ServerLink
+from broker.oslo.proxy.registration import DROPS_MAX, ListenerDrops, ServerLink
 from broker.oslo.records import Opening
 
 

@@ -3,7 +3,7 @@
 import json
 
 from broker.oslo.frames import Flag, Kind, decode, encode
-from broker.oslo.proxy.summaries import BODY_BYTES_MAX, facts_of, named, topic_of, who
+from broker.oslo.proxy.journal import BODY_BYTES_MAX, facts_of, named, topic_of, who
 from tests.tables import for_each
 
 
