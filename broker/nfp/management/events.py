@@ -24,7 +24,7 @@ import msgspec
 
 from broker.nfp.contract import Call, EventFilter
 from broker.nfp.management.event_bus import EventBus, Gap
-from broker.nfp.management.questions import Refused, Table, arguments, split
+from broker.nfp.management.questions import Refused, Table, Word, arguments, split
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Standing
 
@@ -56,8 +56,8 @@ KINDS: Final = frozenset(
 
 
 class _Wanted(msgspec.Struct):
-    uuid: str = ""
-    service: str = ""
+    uuid: Word = ""
+    service: Word = ""
     kinds: str | list[str] = ""
     since: Annotated[int, msgspec.Meta(ge=0)] | None = None
     epoch: str = ""

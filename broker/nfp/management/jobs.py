@@ -29,7 +29,7 @@ import msgspec
 
 from broker.nfp.contract import Call
 from broker.nfp.jobs.views import JobFilter, JobSearch, JobView, PartView
-from broker.nfp.management.questions import Refused, Table, arguments, split
+from broker.nfp.management.questions import Refused, Table, Word, arguments, split
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain
 from broker.nfp.principal import Principal, Standing, told_userid
@@ -44,22 +44,25 @@ LIST_MAX: Final = 1000
 """Jobs in one answer: some hundred KiB."""
 EXPLAINED_MAX_BYTES: Final = 64 << 10
 """A longer result or body is told by its size only; results are fetched with GET."""
+TEXT_CHARS_MAX: Final = 4096
+"""Of a text that is looked for: each job's arguments are compared with it."""
 IN_SHORT_CHARS: Final = 500
 """Of results and errors in a list."""
 STATES: Final = ("open", *END_STATES)
 Tell = Callable[[JobView], dict[str, Any]]
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)]
 
 
 class JobsWanted(msgspec.Struct, forbid_unknown_fields=True):
     """Which jobs are looked for, as NFP's side and Flux's ask; see ``JobFilter``."""
 
     state: str | list[str] = ""
-    service: str = ""
-    task: str = ""
-    worker: str = ""
-    client: str = ""
-    holder: str = ""
-    text: str = ""
+    service: Word = ""
+    task: Word = ""
+    worker: Word = ""
+    client: Word = ""
+    holder: Text = ""
+    text: Text = ""
     since: float | None = None
     until: float | None = None
     mine: bool = False

@@ -6,19 +6,19 @@ management call but 200, are told an unknown task as its broker does: the text a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from errno import EINVAL
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from broker.errors import HeadgateError
-from broker.holdings import Holdings
 from broker.nfp.bodies import write
-from broker.nfp.contract import Answer, Call, NotStored
-from broker.nfp.names import Code, Dialect
+from broker.nfp.contract import Answer, Call, NotStored, Peer
+from broker.nfp.names import NAME_BYTES_MAX, Code, Dialect
 from broker.nfp.principal import Standing
 from broker.safe_text import about
 from broker.tasks import Tasks
@@ -32,6 +32,8 @@ Task = Callable[["NfpBroker", Call], Any]
 """Returns what becomes JSON, or a coroutine of it. Raises ``Refused``."""
 Table = Mapping[str, tuple[Standing, Task]]
 """A service: by a task's name the lowest standing that may ask, and the function."""
+Word = Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)]
+"""What is compared with names, and kept for it: no longer than a name may be."""
 
 UNDER_WAY_MAX: Final = 16
 """Questions of one peer that wait for their answers; beyond it the peer is told to wait for them."""
@@ -57,12 +59,18 @@ class Questions:
     def __init__(self, broker: NfpBroker, services: Mapping[str, Table]) -> None:
         self._broker = broker
         self._services = services
-        self._waiting = Tasks()
-        self._of_peers: Holdings[int] = Holdings()
+        self._tasks = Tasks()
+        self._waiting: dict[int, set[asyncio.Task[None]]] = {}
+        """By peer, which a question keeps alive."""
 
     async def stop(self) -> None:
         """End the tasks under way: nobody is answered any more. Harmless twice."""
-        await self._waiting.stop()
+        await self._tasks.stop()
+
+    def leave(self, peer: Peer) -> None:
+        """``peer`` is gone: nobody waits for what it has asked."""
+        for question in self._waiting.pop(id(peer), ()):
+            question.cancel()
 
     def ask(self, call: Call, answer: Callable[[Answer], None]) -> None:
         """Give ``answer`` what ``call`` is answered: at once, or later where the task has to wait; never raises."""
@@ -89,22 +97,27 @@ class Questions:
 
     def _wait(self, call: Call, task: Task, answer: Callable[[Answer], None]) -> None:
         peer = id(call.peer)
+        waiting = self._waiting.setdefault(peer, set())
+        if len(waiting) >= UNDER_WAY_MAX:
+            text = f"{UNDER_WAY_MAX} questions wait for their answers: too many at a time"
+            answer(refusal(text, Code.ERROR))
+            return
 
         async def finish() -> None:
             try:
                 said = Answer(Code.OK, write(await task(self._broker, call)))
             except Exception as error:
                 said = _failed(call, error)
-            finally:
-                self._of_peers.add(peer, -1)
             answer(said)
 
-        if self._of_peers.of(peer) >= UNDER_WAY_MAX:
-            text = f"{UNDER_WAY_MAX} questions wait for their answers: too many at a time"
-            answer(refusal(text, Code.ERROR))
-            return
-        self._of_peers.add(peer)
-        self._waiting.spawn(f"nfp {call.service} {call.task}", finish())
+        def over(question: asyncio.Task[None]) -> None:
+            waiting.discard(question)
+            if not waiting and self._waiting.get(peer) is waiting:
+                del self._waiting[peer]
+
+        question = self._tasks.spawn(f"nfp {call.service} {call.task}", finish())
+        waiting.add(question)
+        question.add_done_callback(over)
 
 
 def _failed(call: Call, error: Exception) -> Answer:

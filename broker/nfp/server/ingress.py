@@ -272,6 +272,7 @@ class Ingress:
                 self._recording.gone(peer)
             self._name_owners.left(peer.name)
             self._broker.event_bus.unsubscribe(peer)
+            self._broker.questions.leave(peer)
         except Exception:
             log.exception("the loss of %r could not be handled", peer)
 

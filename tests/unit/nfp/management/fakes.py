@@ -107,7 +107,7 @@ def job_view(uuid="j1", holder=ANNA.holder, state="open", **more):
 
 
 class FakeDispatcher:
-    """See ``dispatch.Dispatcher``: what it shows is set by hand."""
+    """See ``jobs.Dispatcher``: what it shows is set by hand."""
 
     def __init__(self):
         self.counts = Counts()

@@ -94,6 +94,7 @@ def test_read_goes_on_where_it_ended_and_shows_only_ones_own(broker):
         {"service": ["x"]},
         {"epoch": 1},
         {"uuid": {}},
+        {"uuid": "x" * 256},
     ],
 )
 def test_wrong_arguments_are_told(broker, wrong):

@@ -128,6 +128,41 @@ def test_one_peer_may_ask_so_much_at_a_time_and_few_searches_run_at_once():
     asyncio.run(story())
 
 
+def test_nobody_waits_for_what_a_peer_has_asked_that_is_gone():
+    """Who asks, leaves and comes again as fast as it can makes no crowd of searches."""
+    broker, answers = broker_with(job_view("a")), []
+    broker.dispatcher.slices = 1000
+
+    async def story():
+        questions = Questions(broker, SERVICES)
+        before = len(asyncio.all_tasks())
+        for number in range(10):
+            peer = FakePeer(f"c{number}")
+            for _ in range(UNDER_WAY_MAX):
+                questions.ask(Call(JOBS, "list", (), {}, "u1", peer), answers.append)
+            await asyncio.sleep(0)
+            questions.leave(peer)
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (len(asyncio.all_tasks()), answers) == (before, [])
+        broker.dispatcher.slices = 1
+        questions.ask(Call(JOBS, "list", (), {}, "u1", FakePeer()), answers.append)
+        while not answers:
+            await asyncio.sleep(0)
+        assert answers[0].status == 200
+        questions.leave(FakePeer())
+
+    asyncio.run(story())
+
+
+def test_what_is_looked_for_is_no_longer_than_it_can_be():
+    broker = broker_with(job_view("a"))
+    for field, most in (("service", 255), ("worker", 255), ("text", room.TEXT_CHARS_MAX)):
+        assert reply(broker, "list", **{field: "x" * most})[0] == 200
+        status, told = reply(broker, "list", **{field: "x" * (most + 1)})
+        assert (status, f"$.{field}" in told["error"]) == (400, True)
+
+
 def test_count():
     broker = broker_with(job_view("a"), job_view("b", state="done"), job_view("c", holder=BERT.holder))
     assert reply(broker, "count")[1] == {

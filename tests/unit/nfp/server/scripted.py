@@ -48,7 +48,7 @@ class RecordingJournal:
 
 
 class RecordingDispatch:
-    """See ``dispatch.Dispatcher``: (what was called, the peer's name, what with)."""
+    """See ``jobs.Dispatcher``: (what was called, the peer's name, what with)."""
 
     def __init__(self):
         self.calls = []
