@@ -37,6 +37,8 @@ from broker.nfp.targets import Target
 
 RELAYS_MAX: Final = 4096
 """Passed requests that wait for answers; management by people stays far below."""
+RELAYS_PER_CLIENT: Final = 256
+"""Of one holder."""
 _UNKNOWN: Final = "this job is not known here"
 _IN_USE: Final = "this uuid is in use"
 
@@ -355,7 +357,7 @@ def manage(jobs: Jobs, peer: Peer, packet: Packet, now: float) -> None:
     managed = [worker for worker in meant if worker.peer is not None and worker.managed]
     if packet.uuid in jobs.relays or packet.uuid in jobs.by_uuid:
         error = _IN_USE
-    elif len(jobs.relays) >= RELAYS_MAX:
+    elif len(jobs.relays) >= RELAYS_MAX or jobs.relaying.of(peer.principal.holder) >= RELAYS_PER_CLIENT:
         error = "too many requests wait for workers"
     elif not managed:
         error = "none of the workers named is there and has a management interface"
@@ -363,6 +365,7 @@ def manage(jobs: Jobs, peer: Peer, packet: Packet, now: float) -> None:
         told.refused(peer, packet, 400, error)
         return
     relay = jobs.relays[packet.uuid] = Relay(peer, packet)
+    jobs.relaying.add(peer.principal.holder)
     token = bodies.make_token(peer.identity, 0)
     for worker in managed:
         if worker.request(Command.MMI, packet.uuid, token, packet.body):
@@ -383,7 +386,12 @@ def answered(jobs: Jobs, worker: WorkerEntry, packet: Packet) -> bool:
     if relay is None or worker.name not in relay.unanswered:
         return False
     if packet.status in FINAL_CODES:  # else there is more to come
-        relay.answers[worker.name] = packet.data
+        said = packet.data
+        if jobs.open_bytes + len(said) > jobs.config.open_max_bytes:
+            said = bodies.encode({"error": f"{len(said)} bytes: the broker has no room for this answer"})
+        relay.size += len(said)
+        jobs.open_bytes += len(said)
+        relay.answers[worker.name] = said
         _answer_no_more(jobs, relay, worker)
     return True
 
@@ -405,6 +413,8 @@ def _end(jobs: Jobs, relay: Relay) -> None:
     jobs.timers.cancel(relay.timer)
     asked, peer = relay.packet, relay.peer
     del jobs.relays[asked.uuid]
+    jobs.relaying.add(peer.principal.holder, -1)
+    jobs.open_bytes -= relay.size
     if not relay.answers:
         told.refused(peer, asked, 408, f"no worker answered within {jobs.config.relay_s:g} s")
         return

@@ -15,6 +15,8 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from broker.name_stats import NameStats
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
@@ -623,13 +625,15 @@ class Relay:
     """A request that was passed to workers and is no job.
 
     Attributes:
+        packet: the request without its body, which nobody needs any more.
         unanswered: workers that have not answered.
-        answers: what the others answered.
+        answers: what the others answered. size: their bytes.
     """
 
     def __init__(self, peer: Peer, packet: Packet) -> None:
         self.peer = peer
-        self.packet = packet
+        self.packet = msgspec.structs.replace(packet, body=None)
+        self.size = 0
         self.unanswered: dict[str, None] = {}
         self.answers: dict[str, bytes] = {}
         self.timer: Timer | None = None

@@ -5,6 +5,7 @@ import json
 from broker.nfp.access import Access
 from broker.nfp.frames import Packet
 from broker.nfp.jobs import DispatchConfig
+from broker.nfp.jobs.client_requests import RELAYS_PER_CLIENT
 from broker.nfp.jobs.model import JOB_BYTES, PART_BYTES
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Standing
@@ -443,6 +444,45 @@ def test_management_of_workers_is_asked_of_those_that_have_it():
     bench.pass_time(10.1)
     assert story(client.take()) == ["408"]
     assert len(bench.dispatcher._jobs.relays) == 0
+
+
+def manage(bench, client, uuid, body=b"{}"):
+    packet = Packet(
+        Sender.CLIENT, Command.MMI, service="mmi.service.worker", target=ALL, uuid=uuid, body=body
+    )
+    bench.dispatcher.relay_mmi(client, packet, bench.now)
+
+
+def test_one_who_asks_workers_without_end_leaves_room_for_others():
+    bench = Bench()
+    bench.register("w1", ours=True)
+    many, other = bench.client("many", holder="key:A"), bench.client("other", holder="key:B")
+    for number in range(RELAYS_PER_CLIENT + 1):
+        manage(bench, many, f"m{number}")
+    assert said(the(many.take(), RESPONSE))["error"] == "too many requests wait for workers"
+    manage(bench, bench.client("many-2", holder="key:A"), "m")
+    manage(bench, other, "o")
+    assert len(bench.dispatcher._jobs.relays) == RELAYS_PER_CLIENT + 1
+    bench.pass_time(10.1)
+    assert story(other.take()) == ["408"]
+    manage(bench, many, "again")
+    assert "again" in bench.dispatcher._jobs.relays
+
+
+def test_what_workers_answer_their_management_takes_no_more_room_than_open_jobs_may():
+    bench = Bench(DispatchConfig(credits=1, open_max_bytes=1000))
+    workers = [bench.register(f"w{number}", ours=True) for number in range(3)]
+    client = bench.client()
+    manage(bench, client, "m1", b"x" * 600)
+    assert bench.dispatcher._jobs.relays["m1"].packet.body is None
+    for worker in workers:
+        bench.answer(worker, the(worker.take(), Command.MMI), 200, b'{"said":"%s"}' % (b"y" * 600))
+    answer = said(next(packet for packet in client.take() if packet.command is RESPONSE))
+    assert answer["w0"] == {"said": "y" * 600}
+    assert [answer[name] for name in ("w1", "w2")] == [
+        {"error": "611 bytes: the broker has no room for this answer"}
+    ] * 2
+    assert bench.dispatcher._jobs.open_bytes == 0
 
 
 def test_dialect_is_the_requests():
