@@ -61,13 +61,14 @@ class History(Generic[Entry]):
         bytes: sizes of all held events together.
     """
 
-    __slots__ = ("_append", "_held", "_known", "_max_bytes", "bytes", "epoch", "last", "max_msgs")
+    __slots__ = ("_append", "_held", "_known", "_max_bytes", "_popleft", "bytes", "epoch", "last", "max_msgs")
 
     def __init__(self, max_msgs: int, max_bytes: int) -> None:
         self.max_msgs: int = max_msgs
         self._max_bytes: int = max_bytes
         self._held: deque[Entry] = deque()
         self._append: Callable[[Entry], None] = self._held.append
+        self._popleft: Callable[[], Entry] = self._held.popleft
         self._known: bool = (
             False  # False: `last` is behind what the instance has published, by an unknown count
         )
@@ -153,6 +154,7 @@ class History(Generic[Entry]):
     def _clear(self) -> None:
         self._held = deque()
         self._append = self._held.append
+        self._popleft = self._held.popleft
         self.bytes = 0
 
 
@@ -195,8 +197,9 @@ class FrameHistory(History[bytes]):
         self.last = sequence
         self._append(frame)
         self.bytes += len(frame) + FRAME_BYTES
-        if self.bytes > self._max_bytes:
-            self._shrink()
+        # once it is full, for every event: ``_shrink`` would ask for each what it counts for, and for their number
+        while self.bytes > self._max_bytes:
+            self.bytes -= len(self._popleft()) + FRAME_BYTES
 
     def mark(self, now_s: float) -> None:
         """It is ``now_s`` by a clock that runs forward; to be called about once a second. What is too old goes."""
