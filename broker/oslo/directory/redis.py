@@ -221,9 +221,9 @@ class RedisHost:
             self._reactor.say(logging.INFO, "redis at %s: connected", (self.label,))
         self._replica.feed(self.name, DirectoryMessage(kind, body), self._reactor.now())
 
-    def _complete(self, places: Iterable[Place], grace_s: float) -> None:
+    def _complete(self, places: Iterable[Place]) -> None:
         self.heard_all = True
-        self._replica.complete(self.name, places, self._reactor.now() + grace_s)
+        self._replica.complete(self.name, places, self._reactor.now() + self._lease_s)
 
     def _lose(self, error: str) -> None:
         self.heard_all = True
@@ -292,7 +292,7 @@ class RedisHost:
             if not self._untaken:  # else the reactor is busy with what was read before
                 if now >= scan_at:
                     scan_at = now + self._lease_s / 2
-                    self._scan(client, self._lease_s / 2)
+                    self._scan(client)
                 changed, self._changed = self._changed, set()
                 self._read(client, changed)
                 busy |= bool(changed)
@@ -376,11 +376,12 @@ class RedisHost:
         self._known.clear()
         welcome = Welcome(self.label[:64], _incarnation(client), self._lease_s)
         self._hand_over(self._feed, DirectoryKind.WELCOME, welcome)
-        self._scan(client, self._lease_s)
+        self._scan(client)
 
-    def _scan(self, client: Any, grace_s: float) -> None:
-        """Tell what was not heard: newer states, and what is there. What is missing for ``grace_s`` is gone: after
-        FLUSHALL its owner needs a beat to write it again.
+    def _scan(self, client: Any) -> None:
+        """Tell what was not heard: newer states, and what is there. What is missing for a lease, in which there are two
+        scans, is gone: after FLUSHALL its owner needs a beat to write it again, and of a place that only ``PLACES`` has
+        lost the channel says nothing.
         """
         self.counts["scans"] += 1
         found = {place for place in map(read_place, client.smembers(PLACES)) if place}
@@ -393,7 +394,7 @@ class RedisHost:
                     ages[place] = age
         self._read(client, [place for place, age in ages.items() if self._known.get(place) != age])
         self._known = {place: age for place, age in self._known.items() if place in ages}
-        self._hand_over(self._complete, tuple(ages), grace_s)
+        self._hand_over(self._complete, tuple(ages))
         if len(ages) < len(places):  # whoever is still there adds itself again with its next beat
             client.srem(PLACES, *(to_json(place) for place in places if place not in ages))
 

@@ -25,6 +25,7 @@ from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.directory.state import Replica
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import Reactor
+from broker.oslo.records import to_json
 from broker.secret import SecretUrl, read_file
 from tests.live.ports import free_port
 from tests.tables import for_each
@@ -188,6 +189,62 @@ def test_all_are_back_before_what_the_first_one_does_not_find_is_forgotten(lease
     assert longest_s / 2 < max(pauses) <= longest_s
 
 
+class Immediate:
+    """In the place of a reactor: what it is asked for is done at once, at the time that a test says."""
+
+    time = 0.0
+
+    def now(self):
+        return self.time
+
+    def call_threadsafe(self, call, *args):
+        call(*args)
+
+    def say(self, *_line):
+        pass
+
+
+class Looked:
+    """What a host has when it is looked at: states, and the places that ``PLACES`` names."""
+
+    def __init__(self, *states):
+        self.places = {to_json(each.place) for each in states}
+        self._values = {state_key(each.place): to_json(each) for each in states}
+        self._values |= {lease_key(each.place): b"%d %d" % each.age for each in states}
+
+    def info(self, _section):
+        return {"run_id": "1"}
+
+    def smembers(self, _key):
+        return self.places
+
+    def mget(self, keys):
+        return [self._values.get(key) for key in keys]
+
+
+def test_a_place_that_one_look_does_not_find_is_there_until_the_next_look():
+    """Whoever is still there adds itself again with its next beat, of which the channel says nothing."""
+    reactor, replica, client = Immediate(), Replica(), Looked(state("n1", records=[rpc("l1")]))
+    node = NodeConfig("", node="n", lease_s=5.0)
+    host = RedisHost("redis:0", "h:1", lambda: client, node, reactor, replica, None)
+    host._begin(client)
+    reactor.time = 2.5
+    places, client.places = client.places, set()
+    host._scan(client)
+    client.places = places
+    reactor.time = 5.3  # the next look is half a lease later, and a round
+    replica.tick(reactor.time)
+    assert listeners(replica) == ["l1"]
+    host._scan(client)
+    reactor.time = 20.0
+    replica.tick(reactor.time)
+    assert listeners(replica) == ["l1"]
+    client.places = set()
+    host._scan(client)
+    replica.tick(25.0)
+    assert listeners(replica) == []
+
+
 def test_a_redis_that_forgot_everything_is_filled_again(reactor, tmp_path, closing, server):
     _, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
     open_node(reactor, tmp_path, closing, "n2", [server.url])
@@ -199,7 +256,6 @@ def test_a_redis_that_forgot_everything_is_filled_again(reactor, tmp_path, closi
             return client.get(lease_key(("n2", "call"))) and len(client.smembers(PLACES)) == 2
 
         turn_until(reactor, filled)
-    # whoever looked twice before it was filled took it for gone
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"])
 
 
