@@ -316,7 +316,7 @@ class ClientInbox:
         """
         self._told = told
         if self._items:
-            told()
+            self.post(self.tell)
 
     def get(self, timeout_s: float | None) -> ReceivedMessage | None:
         """The next message; None after ``timeout_s`` (None: waits), or when stopped and empty, then at once.

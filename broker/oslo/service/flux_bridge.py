@@ -253,11 +253,11 @@ class FluxBridge:
         """
         if len(self._casts) >= CASTS_MAX:
             raise RpcError(errno.EAGAIN, f"{len(self._casts)} casts are under way")
-        self._sent += 1
         cast = asyncio.get_running_loop().run_in_executor(self._threads, send)
         self._casts.add(cast)
         cast.add_done_callback(self._casts.discard)
         await asyncio.shield(cast)
+        self._sent += 1
 
     async def status(self, request: Request) -> dict[str, Any]:
         """``oslo.status``."""

@@ -127,12 +127,16 @@ class NotificationListening:
             await asyncio.to_thread(inbox.close)
 
     async def _open(self) -> None:
+        """Listen, and once more whenever that has ended."""
         while True:
             try:
                 listen = self._session.listen_notifications
                 inbox = self._inbox = await asyncio.to_thread(listen, self._topics, self._pool)
                 inbox.notify(partial(self._read, inbox))
-                return
+                # by itself it ends when the thread of the sockets fails
+                while not inbox.stopping:  # noqa: ASYNC110 - a thread that fails tells nobody
+                    await asyncio.sleep(_PAUSE_S)
+                await asyncio.to_thread(inbox.close)
             except OsloFailure as error:
                 log.warning("notifications cannot be listened to: %s", error)
             except Exception:

@@ -26,11 +26,12 @@ class FakeItem:
 class FakeIntake:
     """``items.put`` brings one, in whatever thread calls it."""
 
-    def __init__(self):
+    def __init__(self, read):
         self.items = self
-        self.closed = False
+        self.closed = self.stopping = False
         self._waiting = deque()
         self._told = None
+        self._read = read
 
     def put(self, item):
         self._waiting.append(item)
@@ -40,6 +41,7 @@ class FakeIntake:
     def notify(self, told):
         self._told = told
         told()
+        self._read.set()
 
     def get(self, timeout_s):
         assert timeout_s == 0.0
@@ -50,7 +52,9 @@ class FakeIntake:
 
 
 class FakePort:
-    """``reply`` answers calls: bytes, a failure, or None for not yet; ``hold`` keeps casts in their threads."""
+    """``reply`` answers calls: bytes, a failure, or None for not yet; ``hold`` keeps casts in their threads.
+    ``listens`` is set once what comes is read.
+    """
 
     def __init__(self, reply=b'{"result":"pong"}'):
         self.reply = reply
@@ -93,8 +97,7 @@ class FakePort:
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
-        self.intakes.append(FakeIntake())
-        self.listens.set()
+        self.intakes.append(FakeIntake(self.listens))
         return self.intakes[-1]
 
     def close(self):

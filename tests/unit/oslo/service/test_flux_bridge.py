@@ -179,6 +179,21 @@ def test_listening_that_fails_is_tried_again(tmp_path, monkeypatch, caplog):
     run(script)
 
 
+def test_listening_that_has_ended_by_itself_begins_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(notifications, "_PAUSE_S", 0.01)
+
+    async def script():
+        async with bridged(tmp_path) as (_bridge, session, h, _flux), h.subscribe("oslo.notify.") as events:
+            await until(session.listens.is_set)
+            session.intakes[0].stopping = True  # the thread of the sockets has failed
+            session.listens.clear()
+            await until(session.listens.is_set)
+            session.intakes[1].items.put(FakeItem(notification("again")))
+            assert (await anext(events)).json()["event_type"] == "again"
+
+    run(script)
+
+
 # ---------------------------------------------------------------- from the thread to the loop
 
 

@@ -141,6 +141,9 @@ def test_a_cast_to_nobody():
         session.failure = Undelivered("nobody listens there")
         said = {"mode": "cast", "mandatory": False}
         assert await asked(peer, "oslo.a.b.c", said) == (errno.EHOSTUNREACH, "a/b: nobody listens there")
+        session.failure = None
+        await answer(peer, "oslo.a.b.c", said)
+        assert (await answer(peer, "oslo.status", {}))["bridge"]["sent"] == 1
 
     with_service(script)
 
