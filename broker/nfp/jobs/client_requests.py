@@ -387,10 +387,10 @@ def answered(jobs: Jobs, worker: WorkerEntry, packet: Packet) -> bool:
         return False
     if packet.status in FINAL_CODES:  # else there is more to come
         said = packet.data
-        if jobs.open_bytes + len(said) > jobs.config.open_max_bytes:
+        if jobs.relayed_bytes + len(said) > jobs.config.open_max_bytes:
             said = bodies.encode({"error": f"{len(said)} bytes: the broker has no room for this answer"})
         relay.size += len(said)
-        jobs.open_bytes += len(said)
+        jobs.relayed_bytes += len(said)
         relay.answers[worker.name] = said
         _answer_no_more(jobs, relay, worker)
     return True
@@ -414,7 +414,7 @@ def _end(jobs: Jobs, relay: Relay) -> None:
     asked, peer = relay.packet, relay.peer
     del jobs.relays[asked.uuid]
     jobs.relaying.add(peer.principal.holder, -1)
-    jobs.open_bytes -= relay.size
+    jobs.relayed_bytes -= relay.size
     if not relay.answers:
         told.refused(peer, asked, 408, f"no worker answered within {jobs.config.relay_s:g} s")
         return

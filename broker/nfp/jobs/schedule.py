@@ -77,8 +77,8 @@ class Jobs:
 
     Attributes:
         by_uuid: all jobs, open and closed ones, in the order they came.
-        open_jobs: how many have not ended. open_parts: how many of their parts have no result. open_bytes: what they
-            cost, see ``Job.size``, and what workers have answered to ``relays``.
+        open_jobs: how many have not ended. open_bytes: what they cost, see ``Job.size``. open_parts: how many of their
+            parts have no result.
         waiting: by holder, how many of its jobs have a part that waits. waiting_parts: how many of their parts wait.
         freed: workers that may have a free credit. returned: parts that wait again and stand in no queue yet.
         safe: results to acknowledge, by worker.
@@ -86,6 +86,7 @@ class Jobs:
         kept_bytes, recent_bytes: what these cost, see ``Job.size``. read: those that were read for a moment.
         unpaid: clients that are owed what could not be read. pay_at: when it is tried again.
         relays: requests for the workers' management that were passed on, by uuid. relaying: how many, by holder.
+            relayed_bytes: what workers have answered to them, bounded as ``open_bytes`` is, beside it.
         on_refused: told the errno of each request that is refused, before it is answered.
     """
 
@@ -124,6 +125,7 @@ class Jobs:
         self.pay_at = inf
         self.relays: dict[str, Relay] = {}
         self.relaying: Holdings[str] = Holdings()
+        self.relayed_bytes = 0
         self._acknowledged_at = -inf
 
     def tell(
