@@ -97,7 +97,6 @@ class CallProxy(DirectRoom):
         self.to_server = _TO_SERVER
         self._pending = PendingReplies(config.pending_max)
         self._calls = self._pending.calls
-        self._leaving = False
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         reactor = self._reactor
@@ -181,7 +180,7 @@ class CallProxy(DirectRoom):
         readable = len(head) >= HEAD_BYTES and head[:_KIND_AT] == BEGIN
         reason = Reason.LEAVING
         try:
-            if not self._leaving or not readable:
+            if not self.leaving or not readable:
                 return self._routes.meet(who, head)
         except Malformed as error:
             reason = Reason.MALFORMED
@@ -374,14 +373,13 @@ class CallProxy(DirectRoom):
     @property
     def waiting(self) -> int:
         """Messages that wait to be sent, and, where the node is left for good, calls that wait for their replies."""
-        calls = len(self._calls) if self._leaving else 0
+        calls = len(self._calls) if self.leaving else 0
         return calls + self.servers.waiting + sum(socket.waiting for socket in self._sockets)
 
     def stop(self, reason: str, *, returns: bool) -> None:
         """See ``PipelineRoom.stop``; what comes now is refused, what waits is sent."""
         super().stop(reason, returns=returns)
-        if not returns:
-            self._leaving = True
+        if self.leaving:
             self._known.clear()  # so that every message is looked at, and refused
 
 

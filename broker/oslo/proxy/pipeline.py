@@ -65,7 +65,6 @@ class PipelineRoom(Registration):
         super().__init__(reactor, config, acl, pipeline, recording)
         self.topics = TopicStats(reactor.now)
         self._kind = kind
-        self._returns = True
 
     # ------------------------------------------------------------ each pipeline
 
@@ -113,7 +112,7 @@ class PipelineRoom(Registration):
                 reactor, config.ipc_dir, pipeline, self._registered, self._open_frontends
             )
             self._open(undo)
-            undo.callback(lambda: self._restart_gate.close(forget=not self._returns))
+            undo.callback(lambda: self._restart_gate.close(forget=self.leaving))
             frontend.pause(REJOINING, on=True)
             self._restart_gate.begin()
             self._undo = undo.pop_all()
@@ -150,7 +149,6 @@ class PipelineRoom(Registration):
                 the node is left for good: what is announced is withdrawn, servers are told.
         """
         self._frontend.pause(STOPPING, on=returns)
-        self._returns = returns
         if returns:
             self._announcer.away()
         else:

@@ -275,7 +275,7 @@ class Registration(ABC):
     Attributes:
         counters: counts of what went wrong.
         servers: the ROUTER, once it is bound. links: by the router's id.
-        leaving: nobody can register any more.
+        leaving: the node is left for good: nobody can register any more.
     """
 
     servers: RouterSocket

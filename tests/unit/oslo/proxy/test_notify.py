@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import zmq
 
+from broker.errors import ConfigError
 from broker.identity import Role
 from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, notify_filter
 from broker.oslo.names import Pipeline, Reason
-from broker.oslo.node import Rule
+from broker.oslo.node import BacklogConfig, Rule
 from broker.oslo.proxy import listeners, notify
 from broker.oslo.proxy.notify import NotifyProxy
 from broker.oslo.records import Opening, Record, to_json
@@ -395,6 +396,19 @@ def test_leaving_counts_what_is_lost_and_frees_the_files(rundir: Path) -> None:
         rig.room.close()
         assert rig.room.counters.status()["lost_at_close"] == 1
         assert not list(rundir.iterdir())
+
+
+def test_a_pipeline_that_cannot_be_opened_closes_its_backlog(rundir: Path) -> None:
+    file = rundir / "backlog.db"
+    (rundir / "notify.ctl").mkdir()
+    rig = Rig(NotifyProxy, Pipeline.NOTIFY, rundir, backlog=BacklogConfig(("*",), path=str(file)))
+    with rig.context, pytest.raises(ConfigError, match="notify"):
+        rig.room.open()
+    rig.reactor.close()
+    assert file.exists()
+    assert not [
+        each for each in Path("/proc/self/fd").iterdir() if each.is_symlink() and each.readlink() == file
+    ]
 
 
 def test_whoever_asks_and_does_not_read_fills_no_memory(rundir: Path) -> None:
