@@ -89,6 +89,7 @@ def show(row, ident):
 
 
 WRONG = {
+    "the first one is lost": ("C13", lambda one: lose(one["ada"][2], 0)),
     "one is lost": ("C13", lambda one: lose(one["ada"][2], 50)),
     "one is lost on return": ("C13", lambda one: lose(one["bob"][3], 150)),
     "one comes twice": ("C7", lambda one: double(one["ada"][3])),

@@ -148,10 +148,9 @@ class _Dashboard:
         self._words.append((self._newest, ENDLESS))
 
     def _missing(self) -> None:
-        """C13: what it must have of the events from its first one on, and has not, and nobody told why."""
-        first = min(self._seen, default=self._scene.until)
+        """C13: what it must have and has not, and nobody told why; nothing is published before it is there."""
         for ident in self._scene.certain:
-            if ident <= first or not self._scene.topic_of(ident).startswith(self._sees):
+            if not self._scene.topic_of(ident).startswith(self._sees):
                 continue
             self._verdict.judged["events owed to dashboards"] += 1
             if ident not in self._seen and not any(low < ident < high for low, high in self._words):
