@@ -74,7 +74,8 @@ def make(store: Store, running: Mapping[str, Any], url: str | None = None) -> tu
     """
     if running["login_links"] == "off":
         raise ConfigError(
-            'the gateway takes no login links, expected access.login_links = "user" or "owner" there'
+            f"the gateway at {', '.join(running['urls'])} takes no login links, expected access.login_links = "
+            '"user" or "owner" there; of gateways side by side each needs a gateway.statedir of its own'
         )
     role: LinkRole = "owner" if running["login_links"] == "owner" else "user"
     base = url or choose(running["urls"], role) + running.get("prefix", "")

@@ -192,8 +192,9 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     which keys there are. Default: `$HEADGATE_OPTIONS` (`KEY=VALUE ...`)."""
 
     statedir: Text = field(default_factory=default_statedir)
-    """Directory (0700) for the token file, the cookie key and the store that worker processes share. Default:
-    `$STATE_DIRECTORY` (systemd), `$XDG_STATE_HOME/headgate` or `~/.local/state/headgate`."""
+    """Directory (0700) for the token file, the cookie key and the store that worker processes share; gateways with
+    other settings that run beside it need one each. Default: `$STATE_DIRECTORY` (systemd), `$XDG_STATE_HOME/headgate`
+    or `~/.local/state/headgate`."""
 
     workers: Annotated[int, Meta(ge=1, le=64)] = 1
     """Processes that share the listeners. Default 1: one process carries 10 000 idle dashboards."""

@@ -47,7 +47,8 @@ async def test_another_url(tmp_path, capsys):
 async def test_links_are_off(tmp_path, capsys):
     async with open_door(settings_in(tmp_path)) as door:
         door.identity.announce(["http://127.0.0.1:1"])
-        assert "takes no login links" in link(capsys, "--statedir", str(tmp_path), code=exits.CONFIG)
+        said = link(capsys, "--statedir", str(tmp_path), code=exits.CONFIG)
+        assert "the gateway at http://127.0.0.1:1 takes no login links" in said
         assert door.store.reading("SELECT count(*) FROM links") == [(0,)]
 
 
