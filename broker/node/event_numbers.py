@@ -19,6 +19,7 @@ import logging
 import os
 import subprocess
 import time
+from itertools import groupby
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError  # noqa: N812
@@ -194,27 +195,25 @@ async def _take(process: subprocess.Popen[bytes], history: FrameHistory) -> None
     reader = asyncio.StreamReader(limit=PORTION_BYTES, loop=loop)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
     behind_s = time.time() - loop.time()
-    rest, second, newest = b"", 0, history.before
+    rest, newest = b"", history.before
     try:
         while data := await reader.read(PORTION_BYTES):
             rest += data
             at = 0
-            frames: list[bytes] = []
+            came: list[tuple[int, bytes]] = []
             while len(rest) - at >= WHEN.size + FRAME_HEAD.size:
                 (when,) = WHEN.unpack_from(rest, at)
                 begin = at + WHEN.size
                 end = begin + FRAME_HEAD.size + FRAME_HEAD.unpack_from(rest, begin)[1]
                 if end > len(rest):
                     break
-                if when // 1_000_000_000 != second:
-                    second = when // 1_000_000_000
-                    history.remember(when / 1e9 - behind_s, (newest - len(frames)) % NUMBERS)
-                frames.append(rest[begin:end])
+                came.append((when, rest[begin:end]))
                 at = end
             rest = rest[at:]
-            frames.reverse()
-            if not history.prepend(newest, frames):
-                break
-            newest = (newest - len(frames)) % NUMBERS
+            for _, group in groupby(came, lambda each: each[0] // 1_000_000_000):
+                times, frames = zip(*group, strict=True)
+                if not history.prepend(newest, list(reversed(frames)), times[0] / 1e9 - behind_s):
+                    return
+                newest = (newest - len(frames)) % NUMBERS
     finally:
         transport.close()

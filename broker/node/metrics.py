@@ -266,7 +266,7 @@ def history_samples(history: FrameHistory | None) -> list[Sample]:
     events = "Events that rank 0 keeps for whoever was away."
     return [
         ("event_history_events", "gauge", events, [({}, float(len(history)))]),
-        ("event_history_bytes", "gauge", "Memory that they take.", [({}, float(history.bytes))]),
+        ("event_history_bytes", "gauge", "Memory that they take.", [({}, float(history.held_bytes))]),
     ]
 
 

@@ -109,7 +109,7 @@ def stats(service: Administration) -> dict[str, Any]:
             "epoch": history.epoch,
             "last": history.last,
             "msgs": len(history),
-            "bytes": history.bytes,
+            "bytes": history.held_bytes,
         },
         "upstream": upstream.state,
         "queued_bytes": sessions.options.budget.used_bytes,

@@ -189,7 +189,7 @@ def _events(sessions: Sessions, delivery: Delivery) -> Snapshot:
             "queued_bytes", GAUGE, "Bytes that wait for slow clients.", sessions.options.budget.used_bytes
         ),
         _plain("history_events", GAUGE, "Events kept for clients that come back.", len(delivery.history)),
-        _plain("history_bytes", GAUGE, "Bytes of them.", delivery.history.bytes),
+        _plain("history_bytes", GAUGE, "Bytes of them.", delivery.history.held_bytes),
     ]
 
 

@@ -72,7 +72,7 @@ def test_covers_and_since_tell_exactly_what_is_held(steps, max_msgs, max_bytes):
             model.sizes[last] = message.size
         held = model.held(max_msgs, max_bytes)
         assert len(history) == len(held)
-        assert history.bytes == sum(model.sizes[n] for n in held)
+        assert history.held_bytes == sum(model.sizes[n] for n in held)
         for sequence in {0, 1, last, NUMBERS, *model.numbers, *(range(max(last - 4, 0), last + 3))}:
             wanted = model.since(sequence, held)
             assert history.covers("e", sequence) == (wanted is not None)

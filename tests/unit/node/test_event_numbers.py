@@ -155,7 +155,7 @@ def test_no_more_than_there_is_room_for(tmp_path):
     history, _ = restored(tmp_path, max_bytes=500)
     assert 10 < history.before < 15
     assert history.covers("one", history.before)
-    assert history.bytes <= 500
+    assert history.held_bytes <= 500
 
 
 def test_a_hole_at_the_end_is_no_history(tmp_path):

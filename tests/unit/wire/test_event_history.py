@@ -6,6 +6,7 @@ from broker.wire import message as wire
 from broker.wire.event_history import (
     FRAME_BYTES,
     NUMBERS,
+    SEGMENT_COST,
     FrameHistory,
     MessageHistory,
     distance,
@@ -73,7 +74,7 @@ def test_bytes_are_bounded():
     size = event(1).size
     history = filled(10, size=3 * size + 1)
     assert len(history) == 3
-    assert history.bytes == 3 * size
+    assert history.held_bytes == 3 * size
     assert not history.covers(EPOCH, 6)
     assert history.covers(EPOCH, 7)
 
@@ -82,7 +83,7 @@ def test_an_event_above_the_bound_leaves_nothing_behind_but_its_number():
     history = MessageHistory(10, 5)
     history.begin(EPOCH, 0)
     history.add([event(1)])
-    assert (len(history), history.bytes, history.last) == (0, 0, 1)
+    assert (len(history), history.held_bytes, history.last) == (0, 0, 1)
     assert history.covers(EPOCH, 1)
     assert not history.covers(EPOCH, 0)
 
@@ -145,22 +146,47 @@ def test_rank_0_keeps_the_frames_that_its_links_send():
     message = event(1)
     history.add(message, 1)
     (held,) = history.since(0, 9)
-    assert held is message.framed()
+    assert held == message.framed()
 
 
-def test_what_a_frame_takes_beside_its_bytes_counts():
+@pytest.mark.parametrize("size", [1, 100, 1000, 5000, 1 << 20])
+def test_rank_0_keeps_within_its_bound_and_nearly_as_many_as_fit(size):
     frame = len(event(1, b"x").framed())
-    history = frames(10, size=3 * (frame + FRAME_BYTES))
-    assert (len(history), history.bytes, history.before) == (3, 3 * (frame + FRAME_BYTES), 7)
-    assert not history.covers(EPOCH, 6)
-    assert history.covers(EPOCH, 7)
+    for count in (1, 7, 500):
+        history = frames(count, size=size)
+        assert history.held_bytes <= max(size, frame + FRAME_BYTES)
+        assert len(history) >= min(count, (size - 2 * SEGMENT_COST) // (frame + FRAME_BYTES) // 2)
+        assert history.last == count
+        assert history.before == count - len(history)
+        assert not history.covers(EPOCH, history.before - 1)
+        for number in range(history.before, count + 1):
+            assert history.covers(EPOCH, number)
+            assert history.since(number, 3) == [
+                event(each, b"x").framed() for each in range(number + 1, min(number + 4, count + 1))
+            ]
+        if history.before:
+            with pytest.raises(LookupError, match="are not all held"):
+                history.since(history.before - 1, 9)
 
 
-def test_a_frame_takes_no_more_than_it_counts_for():
+def test_an_event_above_the_bound_of_rank_0_leaves_nothing_behind_but_its_number():
+    history = frames(3, size=1000)
+    history.add(event(4, b"x" * 2000), 4)
+    assert (len(history), history.held_bytes, history.last) == (0, 0, 4)
+    assert history.covers(EPOCH, 4)
+
+
+@pytest.mark.parametrize("every", [1, 100, 10_000])
+def test_a_frame_takes_no_more_than_it_counts_for(every):
+    """However many segments they are in: one is made at each look."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        history = frames(20_000, size=1 << 20, payload=b"y" * 50)
+        history = frames(0, size=1 << 20)
+        for number in range(1, 20_001):
+            history.add(event(number, b"y" * 50), number)
+            if number % every == 0:
+                history.mark(float(number))
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -178,7 +204,7 @@ def test_what_is_too_old_goes():
     history.mark(110.5)
     assert history.before == 2
     history.mark(116.0)
-    assert (history.before, len(history), history.bytes) == (3, 0, 0)
+    assert (history.before, len(history), history.held_bytes) == (3, 0, 0)
     assert history.covers(EPOCH, 3)
 
 
@@ -191,22 +217,16 @@ def test_the_number_at_a_time_is_that_of_the_newest_event_then():
     assert [history.number_at(when) for when in (99.0, 100.5, 101.0, 500.0)] == [0, 2, 3, 3]
 
 
-def test_times_take_no_more_room_than_events():
-    history = frames(0, size=5 * (len(event(1).framed()) + FRAME_BYTES))
-    for number in range(1, 1000):
-        history.add(event(number), number)
-        history.mark(float(number))
-    assert len(history._marks) <= 6
-    assert history.number_at(996.5) == 996
-    assert history.number_at(1.0) == history.before == 994
-
-
 def test_what_is_put_in_front_ends_where_the_history_begins():
-    one = event(1).framed()
-    history = frames(0, size=4 * (len(one) + FRAME_BYTES))
+    history = frames(0, size=1000)
     history.begin(EPOCH, 10)
     history.add(event(11), 11)
-    assert not history.prepend(9, [event(9).framed()])
-    assert not history.prepend(10, [event(number).framed() for number in range(1, 11)])
+    assert not history.prepend(9, [event(9).framed()], 5.0)
+    assert history.prepend(10, [event(9).framed(), event(10).framed()], 5.0)
+    assert not history.prepend(8, [event(8, b"x" * 1000).framed()], 4.0)
+    assert not history.prepend(8, [event(7, b"x" * 1000).framed(), event(8).framed()], 4.0)
     assert (history.before, history.last, len(history)) == (7, 11, 4)
+    assert history.held_bytes <= 1000
     assert history.since(7, 9) == [event(number).framed() for number in range(8, 12)]
+    history.mark(6.0)
+    assert [history.number_at(when) for when in (3.0, 4.5, 5.5, 6.5)] == [7, 8, 10, 11]
