@@ -1,7 +1,8 @@
 """Links inside one process: the reference implementation of the contract, used by tests, simulation and embedding.
 
-A message is handed over as the object it is (a copy per receiver, over shared bytes), by ``call_soon``: never
-inside the sender's call. A paused reader makes the sender's outbox fill, as a full socket would.
+A message is handed over as the object it is (a copy per receiver, over shared bytes; what a listener publishes,
+itself), by ``call_soon``: never inside the sender's call. A paused reader makes the sender's outbox fill, as a full
+socket would.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkEr
 from broker.identity import PeerInfo
 from broker.schemes import BUILT_IN
 from broker.transport.link import Accept, Link, Listener, Options
-from broker.wire.message import Message
+from broker.wire.message import EVENT, Message
 
 _WINDOW = 1024
 """Messages one side may have handed over that the other did not read yet, as a socket buffer would hold."""
@@ -25,10 +26,11 @@ _numbers = itertools.count(1)
 class InprocLink(Link):
     """One end of a pair; both ends live on the same loop."""
 
-    __slots__ = ("_inbox", "_loop", "_other", "_paused", "_scheduled")
+    __slots__ = ("_inbox", "_loop", "_other", "_paused", "_scheduled", "_shares_events")
 
-    def __init__(self, peer: PeerInfo, options: Options) -> None:
+    def __init__(self, peer: PeerInfo, options: Options, *, shares_events: bool) -> None:
         super().__init__(peer, options)
+        self._shares_events = shares_events
         self._loop = asyncio.get_running_loop()
         self._other: InprocLink | None = None
         self._inbox: list[Message] = []
@@ -36,15 +38,19 @@ class InprocLink(Link):
         self._scheduled = False
 
     def send(self, message: Message) -> None:
-        """Queue a copy of ``message``; see ``Link.send``."""
+        """Queue ``message`` or a copy of it; see ``Link.send``."""
+        # An event of a broker is everybody's, its frame with it, and nobody patches it. One that a client sends is
+        # stamped by the broker, as all that is no event is patched on its way.
+        if not self._shares_events or message.head[3] != EVENT:
+            message = message.copy()
         outbox = self.outbox
         if outbox.queue is None and self.ended is None:
             fresh = outbox.unflushed
             if not fresh:
                 self.flusher.touch(self)
-            fresh.append(message.copy())
+            fresh.append(message)
         else:
-            outbox.enqueue(message.copy(), message.size, message.type)
+            outbox.enqueue(message, message.size, message.type)
 
     def flush(self) -> None:
         """Hand over as much as the other side's window takes; queue the rest."""
@@ -118,8 +124,11 @@ class InprocLink(Link):
 def pair(
     left: PeerInfo, right: PeerInfo, options: Options, right_options: Options | None = None
 ) -> tuple[Link, Link]:
-    """Two connected links; ``left`` describes the peer that the first link talks to."""
-    first, second = InprocLink(left, options), InprocLink(right, right_options or options)
+    """Two connected links, that of who has dialled first; ``left`` describes the peer that it talks to."""
+    first, second = (
+        InprocLink(left, options, shares_events=False),
+        InprocLink(right, right_options or options, shares_events=True),
+    )
     first._other, second._other = second, first
     return first, second
 

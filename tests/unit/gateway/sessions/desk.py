@@ -61,7 +61,7 @@ class WebLink(InprocLink):
     """The session's end of a connection: an in-process link with a control channel; it logs what it is given."""
 
     def __init__(self, peer, options, client):
-        super().__init__(peer, options)
+        super().__init__(peer, options, shares_events=False)
         self.outbox = WebOutbox(self, options.limits, options.budget)
         self.data = client
 
@@ -98,7 +98,7 @@ class Client:
         self.ended = None
         self.paused = None
         near = WebLink(PeerInfo("inproc://web"), desk.link_options, self)
-        self.far = InprocLink(PeerInfo("inproc://gateway"), Options())
+        self.far = InprocLink(PeerInfo("inproc://gateway"), Options(), shares_events=False)
         near._other, self.far._other = self.far, near
         self.near = near
         self.session = desk.open(who, near, kind)

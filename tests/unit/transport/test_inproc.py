@@ -1,0 +1,40 @@
+"""Links inside one process: what is handed over as it is, and what as a copy."""
+
+import asyncio
+
+import pytest
+
+from broker.identity import PeerInfo
+from broker.transport.inproc import pair
+from broker.transport.link import Link, Options
+from broker.wire import message as wire
+
+
+class Kept:
+    """Keeps what comes."""
+
+    def __init__(self):
+        self.messages = []
+
+    def received(self, _link: Link, messages):
+        self.messages += messages
+
+
+@pytest.mark.parametrize("kind", ["event", "request", "response"])
+@pytest.mark.parametrize("by", ["dialled", "listened"])
+async def test_only_what_a_listener_publishes_is_shared(kind, by):
+    """What the other side patches is not the sender's: a broker stamps what a client published."""
+    request = wire.request("a.b", b"{}\0")
+    message = {"event": wire.event("a.b", b"{}\0"), "request": request, "response": wire.response(request)}[
+        kind
+    ]
+    dialled, listened = pair(PeerInfo("broker"), PeerInfo("client"), Options(), Options())
+    sends, takes = (dialled, listened) if by == "dialled" else (listened, dialled)
+    kept = Kept()
+    takes.start(kept)
+    sends.send(message)
+    sends.flush()
+    await asyncio.sleep(0)
+    (came,) = kept.messages
+    assert came == message
+    assert (came is message) == (kind == "event" and by == "listened")
