@@ -126,7 +126,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="relay or events (default relay) with the broker under cProfile",
     )
     chosen = parser.parse_args(argv)
-    chosen.names = [one for name in chosen.names for one in GROUPS.get(name, [name])]
+    # A name and its group, both given, are measured once.
+    chosen.names = list(dict.fromkeys(one for name in chosen.names for one in GROUPS.get(name, [name])))
     unknown = [name for name in chosen.names if name not in WORKS]
     if unknown:
         parser.error(f"no work {unknown[0]!r}; there are {', '.join(WORKS)}")
