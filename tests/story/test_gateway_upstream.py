@@ -42,6 +42,7 @@ def test_a_broker_is_killed_and_started_again(rundir):
             epoch = front.upstream.epoch
             running.kill()
             await until(lambda: ada.answers(tag)[-1].errnum == errno.EHOSTUNREACH)
+            await until(lambda: ada.told("upstream"))
             assert ada.told("upstream")[-1]["joined"] is False
             running.start()
             await asyncio.to_thread(running.wait_ready)
@@ -79,9 +80,10 @@ def test_rank_0_comes_back_behind_a_rank_that_stays(rundir):
             await until(lambda: trunk.numbering.in_doubt)
             root.start()
             await asyncio.to_thread(root.wait_ready)
-            await until(lambda: front.upstream.epoch != epoch, 30)
+            # sessions are told of the numbers one turn of the loop after the gateway has them
+            await until(lambda: any(told["epoch"] != epoch for told in ada.told("upstream")), 30)
             assert front.upstream.handle is trunk
-            assert ada.told("upstream")[-1]["epoch"] == front.upstream.epoch
+            assert ada.told("upstream")[-1]["epoch"] == front.upstream.epoch != epoch
             assert ada.told("upstream")[-1]["lost"] is None
             assert not front.delivery.history.covers(epoch, seen)
             number = await publish(root.uri, "t.after")
@@ -109,6 +111,7 @@ def test_a_frozen_broker_is_given_up_and_found_again(rundir, monkeypatch):
                 await until(lambda: ada.answers(tag)[-1].errnum == errno.EHOSTUNREACH)
             finally:
                 running.signal(signal.SIGCONT)
+            await until(lambda: owner.told("upstream") and ada.told("upstream"))
             assert "no sign of life" in owner.told("upstream")[-1]["reason"]
             assert ada.told("upstream")[-1]["reason"] == "the broker is away"  # no address is for everybody
             assert await front.upstream.wait_joined(20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -35,8 +37,13 @@ def keys() -> None:
 def list_(base_dir: shared.BaseDir = None, as_json: options.AsJson = False) -> int:
     """List the keys in the base directory: the broker's, its owner's, those of peers."""
     base = folder(base_dir)
-    kinds = (("broker", "broker.key"), ("owner", OWNER_FILE), ("peer", "peers/*.key_secret"))
-    found = [(whose, path) for whose, pattern in kinds for path in sorted(base.glob(pattern))]
+    ours, peers = _names(base), base / "peers"
+    found = [
+        (whose, base / name)
+        for whose, name in (("broker", "broker.key"), ("owner", OWNER_FILE))
+        if name in ours
+    ]
+    found += [("peer", peers / name) for name in _names(peers) if name.endswith(".key_secret")]
     rows = [(whose, load_public(path).public_key, str(path)) for whose, path in found]
     screen = Screen(as_json)
     if not rows and not as_json:
@@ -45,6 +52,14 @@ def list_(base_dir: shared.BaseDir = None, as_json: options.AsJson = False) -> i
         values = [{"file": file, "whose": whose, "key": key} for whose, key, file in rows]
         screen.records(("whose", "public key", "file"), values, rows)
     return OK
+
+
+def _names(folder: Path) -> list[str]:
+    """What is in ``folder``, none where there is none; ``Path.glob`` finds none in one that cannot be read, too."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
 
 
 @app.command("broker")
