@@ -36,7 +36,7 @@ from broker.nfp import bodies
 from broker.nfp.client import fetch
 from broker.nfp.client.errors import JobFailed, JobTimeout, RequestFailed
 from broker.nfp.client.events import Subscription, Subscriptions
-from broker.nfp.client.fetch import CHUNK_BYTES, Details, Fetched, Place, Progress
+from broker.nfp.client.fetch import Details, Fetched, Progress
 from broker.nfp.client.job import Job, JobOwner, Question, Submission
 from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
 from broker.nfp.client.store import ClientStore, StoredJob
@@ -478,23 +478,21 @@ class NfpClient(JobOwner):
     async def fetch(
         self,
         url: str,
-        to: Place = None,
+        to: str | os.PathLike[str] | None = None,
         *,
         progress: Progress | None = None,
         timeout_s: float = JOB_TIMEOUT_S,
-        chunk_bytes: int = CHUNK_BYTES,
     ) -> Fetched:
         """Fetch the file ``nf://PATH`` and return where it is; a copy that is here and the same is not sent again.
 
-        ``to`` is a file or folder, or a function of the file's Details that says where it goes; by default PATH below
-        ``state_dir/fetched`` or, without ``state_dir``, below the present folder. Of several that fetch the same
-        content to the same place one does, the others wait. ``progress`` is called with (bytes here, bytes in all).
+        ``to`` is a file or folder; by default PATH below ``state_dir/fetched`` or, without ``state_dir``, below the
+        present folder. Of several that fetch the same content to the same place one does, the others wait.
+        ``progress`` is called with (bytes here, bytes in all).
 
         Raises:
             FetchFailed: nobody has it, or it did not come whole; what came is kept and continued next time.
         """
-        how: dict[str, Any] = {"progress": progress, "timeout_s": timeout_s, "chunk_bytes": chunk_bytes}
-        return await fetch.fetch(self, url, to, self._folder, **how)
+        return await fetch.fetch(self, url, to, self._folder, progress=progress, timeout_s=timeout_s)
 
     async def list_files(self, url: str = "nf://", *, timeout_s: float = 60.0) -> list[str]:
         """Return the names in a folder of the shared files, of all workers together."""

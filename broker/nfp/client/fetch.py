@@ -18,9 +18,11 @@ import fcntl
 import hashlib
 import os
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -44,7 +46,6 @@ DETAILS_S: Final = 60.0
 """How long the workers may take to read and hash a file that nobody has asked for before."""
 MARK_CHARS: Final = 16
 """Digits of the digest in names of files and folders."""
-_READ_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.5
 """Between attempts that brought nothing."""
 _LOCK_S: Final = 0.1
@@ -71,6 +72,11 @@ class Details(NamedTuple):
         """Return a new hash of the kind that is compared."""
         return hashlib.sha256() if self.sha256 else hashlib.md5(usedforsecurity=False)
 
+    def hash(self, path: Path) -> Any:
+        """Return the hash of what is in the file ``path``."""
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, self.hasher)
+
 
 class Fetched(NamedTuple):
     """A file that is here now."""
@@ -83,10 +89,6 @@ class Fetched(NamedTuple):
     """Who sent the last part; "" for a copy that was here."""
     cached: bool
     """The copy here was the same already, or another brought it at the same time: nothing was sent to us."""
-
-
-Place = str | os.PathLike[str] | Callable[[Details], Path] | None
-"""Where a file goes: a file or folder, or what says so for its content; None: its path below the usual folder."""
 
 
 def path_of(url: str) -> tuple[str, ...]:
@@ -124,23 +126,34 @@ def part_of(destination: Path, details: Details) -> Path:
 def matches(path: Path, details: Details) -> bool:
     """Return True when the file ``path`` is what ``details`` describes; it reads all of it."""
     try:
-        if path.stat().st_size != details.size_bytes:
-            return False
-        return hashed(path, details).hexdigest() == details.mark  # type: ignore[no-any-return]
+        same: bool = (
+            path.stat().st_size == details.size_bytes and details.hash(path).hexdigest() == details.mark
+        )
     except OSError:
         return False  # not there, or not readable: whether it can be replaced will turn out
+    return same
 
 
-def hashed(path: Path, details: Details) -> Any:
-    """Return the hash of what is in the file ``path``; an absent file has nothing in it."""
-    hasher = details.hasher()
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(_READ_BYTES):
-                hasher.update(block)
-    except FileNotFoundError:
-        pass
-    return hasher
+def delete(folder: Path, pattern: str) -> dict[str, list[str]]:
+    """Remove what ``pattern`` matches below ``folder``, and tell it as deployed NorFab does.
+
+    Raises:
+        ValueError: the pattern leaves the folder, or is none.
+    """
+    if not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise ValueError(f"pattern {pattern[:64]!r}: expected one of names below the folder of fetched files")
+    said: dict[str, list[str]] = {"deleted": [], "errors": []}
+    for path in sorted(folder.glob(pattern), key=lambda path: -len(path.parts)):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            said["errors"].append(f"{path}: {error.strerror}")
+        else:
+            said["deleted"].append(str(path))
+    return said
 
 
 # -- what the workers say -------------------------------------------------------------------------
@@ -208,21 +221,18 @@ def _first_error(answers: Mapping[str, Any]) -> str:
 async def fetch(
     client: NfpClient,
     url: str,
-    to: Place,
+    to: str | os.PathLike[str] | None,
     folder: Path,
     *,
     progress: Progress | None,
     timeout_s: float,
-    chunk_bytes: int,
 ) -> Fetched:
     """See ``NfpClient.fetch``; ``folder`` is where it goes when ``to`` does not say."""
-    path = None if callable(to) else destination_of(url, to, folder)
+    destination = destination_of(url, to, folder)
     deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
     details, workers = await find(client, url, min(timeout_s, DETAILS_S))
-    destination = path or to(details)  # type: ignore[misc, operator]
-    transfer = FileTransfer(client, url, destination, details, chunk_bytes, progress)
     try:
-        worker = await transfer.run(workers, deadline)
+        worker = await FileTransfer(client, url, destination, details, progress).run(workers, deadline)
     except JobTimeout:  # a TimeoutError, and so an OSError
         raise
     except OSError as error:
@@ -232,34 +242,29 @@ async def fetch(
     return Fetched(destination, details.size_bytes, details.mark, worker, cached=not worker)
 
 
+@dataclass(slots=True, eq=False)
 class FileTransfer:
     """Takes the bytes of one file, from one worker after the other, until all are here.
 
-    Args:
-        destination: the file to make. details: what its workers say about it. chunk_bytes: what is asked for at a time.
+    Attributes:
+        destination: the file to make. details: what its workers say about it.
         progress: called with (bytes here, bytes in all); None: nobody is told.
+        part: the file that has bytes until all are here. have: how many.
     """
 
-    def __init__(
-        self,
-        client: NfpClient,
-        url: str,
-        destination: Path,
-        details: Details,
-        chunk_bytes: int,
-        progress: Progress | None,
-    ) -> None:
-        self._client = client
-        self._url = url
-        self._destination = destination
-        self._part = part_of(destination, details)
-        self._details = details
-        self._chunk_bytes = chunk_bytes
-        self._progress = progress
-        self._file: IO[bytes]
-        self._hasher = details.hasher()
-        self._have = 0
-        """Bytes in the partial file."""
+    client: NfpClient
+    url: str
+    destination: Path
+    details: Details
+    progress: Progress | None
+    part: Path = field(init=False)
+    file: IO[bytes] = field(init=False)
+    hasher: Any = field(init=False)
+    have: int = 0
+
+    def __post_init__(self) -> None:
+        self.part = part_of(self.destination, self.details)
+        self.hasher = self.details.hasher()
 
     async def run(self, workers: list[str], deadline: float) -> str:
         """Have the file in its place, and return who sent the last bytes; "" when it is there, or another brings it.
@@ -271,32 +276,32 @@ class FileTransfer:
         """
         if await self._is_there():
             return ""
-        self._part.parent.mkdir(parents=True, exist_ok=True)
+        self.part.parent.mkdir(parents=True, exist_ok=True)
         try:
             async with asyncio.timeout_at(deadline):
                 while (file := self._locked()) is None:  # noqa: ASYNC110 - another process tells nobody when it is done
                     await asyncio.sleep(_LOCK_S)
         except TimeoutError:
-            text = f"another program that fetches the same file to {self._destination} did not end in time"
-            raise FetchFailed(f"{self._url}: {text}") from None
+            text = f"another program that fetches the same file to {self.destination} did not end in time"
+            raise FetchFailed(f"{self.url}: {text}") from None
         with file:
             if await self._is_there():
-                self._part.unlink(missing_ok=True)  # ours alone: whoever waits for it sees that it is gone
+                self.part.unlink(missing_ok=True)  # ours alone: whoever waits for it sees that it is gone
                 return ""
-            self._file = file
+            self.file = file
             await self._take_up()
             return await self._fetch(workers, deadline)
 
     async def _is_there(self) -> bool:
-        return await asyncio.to_thread(matches, self._destination, self._details)
+        return await asyncio.to_thread(matches, self.destination, self.details)
 
     def _locked(self) -> IO[bytes] | None:
         """Open the partial file for us alone; None while another has it, or has just put it in its place."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.fdopen(os.open(self._part, flags, 0o644), "r+b")
+        file = os.fdopen(os.open(self.part, flags, 0o644), "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file.fileno()), os.lstat(self._part)):
+            if os.path.samestat(os.fstat(file.fileno()), os.lstat(self.part)):
                 return file
         except (BlockingIOError, FileNotFoundError):
             pass
@@ -305,83 +310,83 @@ class FileTransfer:
 
     async def _take_up(self) -> None:
         """Go on with what an earlier attempt left."""
-        size = os.fstat(self._file.fileno()).st_size
-        if size > self._details.size_bytes:
+        size = os.fstat(self.file.fileno()).st_size
+        if size > self.details.size_bytes:
             self._restart()
         elif size:
-            self._hasher = await asyncio.to_thread(hashed, self._part, self._details)
-            self._have = size
-            self._file.seek(size)
+            self.hasher = await asyncio.to_thread(self.details.hash, self.part)
+            self.have = size
+            self.file.seek(size)
         self._report()
 
     def _restart(self) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._hasher = self._details.hasher()
-        self._have = 0
+        self.file.seek(0)
+        self.file.truncate()
+        self.hasher = self.details.hasher()
+        self.have = 0
 
     async def _fetch(self, workers: list[str], deadline: float) -> str:
         clock = asyncio.get_running_loop().time
         left, at = TRIES, 0
         while True:
-            worker, before = workers[at % len(workers)], self._have
+            worker, before = workers[at % len(workers)], self.have
             try:
-                if self._have < self._details.size_bytes:
+                if self.have < self.details.size_bytes:
                     await self._fetch_from(worker, deadline - clock())
                 self._keep()
                 return worker
             except JobTimeout:
                 raise
             except (FetchFailed, JobError, Overrun) as error:
-                fruitless = self._have <= before
+                fruitless = self.have <= before
                 left -= fruitless
                 if not left or clock() >= deadline:
-                    raise FetchFailed(f"{self._url}: {error}") from error
+                    raise FetchFailed(f"{self.url}: {error}") from error
                 if fruitless:
                     await asyncio.sleep(_PAUSE_S)
             at += 1
 
     async def _fetch_from(self, worker: str, timeout_s: float) -> None:
-        kwargs = {"url": self._url, "chunk_size": self._chunk_bytes, "offset": self._have}
-        job = await self._client.submit(
+        kwargs = {"url": self.url, "chunk_size": CHUNK_BYTES, "offset": self.have}
+        job = await self.client.submit(
             FILESHARING, "fetch_file", kwargs=kwargs, target=[worker], timeout_s=timeout_s, keep=False
         )
-        asked_to = self._have + self._chunk_bytes
+        asked_to = self.have + CHUNK_BYTES
         try:
             async for chunk in job.stream:
                 self._take(worker, chunk)
-                limit = min(self._details.size_bytes, self._have + PIPELINE * self._chunk_bytes)
+                limit = min(self.details.size_bytes, self.have + PIPELINE * CHUNK_BYTES)
                 with suppress(LinkError):  # its timeout ends the job: the next attempt goes on from here
                     while asked_to < limit:
                         job.put({"offset": asked_to}, worker=worker)
-                        asked_to += self._chunk_bytes
+                        asked_to += CHUNK_BYTES
             result = (await job.result()).get(worker)
         finally:
             job.give_up()
         if not isinstance(result, dict) or result_state(result) != DONE:
             errors = result.get("errors") if isinstance(result, dict) else None
             raise FetchFailed(f"{worker}: {str(errors or result)[:300]}")
-        if self._have < self._details.size_bytes:
-            raise FetchFailed(f"{worker}: {self._have} bytes came, expected {self._details.size_bytes}")
+        if self.have < self.details.size_bytes:
+            raise FetchFailed(f"{worker}: {self.have} bytes came, expected {self.details.size_bytes}")
 
     def _take(self, worker: str, data: bytes) -> None:
-        wanted = min(self._chunk_bytes, self._details.size_bytes - self._have)
+        wanted = min(CHUNK_BYTES, self.details.size_bytes - self.have)
         if len(data) != wanted:
-            raise FetchFailed(f"{worker}: a chunk of {len(data)} bytes at {self._have}, expected {wanted}")
-        self._file.write(data)
-        self._hasher.update(data)
-        self._have += len(data)
+            raise FetchFailed(f"{worker}: a chunk of {len(data)} bytes at {self.have}, expected {wanted}")
+        self.file.write(data)
+        self.hasher.update(data)
+        self.have += len(data)
         self._report()
 
     def _report(self) -> None:
-        if self._progress is not None:
-            self._progress(self._have, self._details.size_bytes)
+        if self.progress is not None:
+            self.progress(self.have, self.details.size_bytes)
 
     def _keep(self) -> None:
         """Check the whole and put it where it belongs; when the digest is another one, begin again."""
-        found = self._hasher.hexdigest()
-        if found != self._details.mark:
+        found = self.hasher.hexdigest()
+        if found != self.details.mark:
             self._restart()
-            raise FetchFailed(f"{self._destination.name}: digest {found}, expected {self._details.mark}")
-        self._file.flush()
-        os.replace(self._part, self._destination)
+            raise FetchFailed(f"{self.destination.name}: digest {found}, expected {self.details.mark}")
+        self.file.flush()
+        os.replace(self.part, self.destination)

@@ -17,10 +17,10 @@ import msgspec
 from broker.errors import LinkClosed
 from broker.nfp.client import FetchFailed, JobError, JobFailed, JobTimeout, RequestFailed
 from broker.nfp.client.blocking import BlockingClient, BlockingJob
+from broker.nfp.client.fetch import delete
 from broker.nfp.inventory import Datastore
 from broker.nfp.names import Code
 from broker.nfp.peer.keys import PLAINTEXT, default_base_dir, found_broker_key
-from broker.nfp.worker.fetched import delete
 from broker.nfp.worker.run import Result
 
 log = logging.getLogger("headgate")

@@ -40,8 +40,7 @@ How a job goes through the room::
     store          all jobs, in SQLite
     shared_loop    what one task does to the loop that all share: it ends, or blocks, itself alone
 
-    tasks          the functions, their input models and schemas
-    fetched        files that arguments name: one path for each content
+    tasks          the functions, their input models and schemas, the files that arguments name
     builtin        tasks that every worker has, and mmi.service.worker
 """
 

@@ -50,7 +50,7 @@ from broker.nfp.worker.run import (
 )
 from broker.nfp.worker.shared_loop import contain, enter_job
 from broker.nfp.worker.store import FINISHED, RunStore, StoredRun
-from broker.nfp.worker.tasks import Task
+from broker.nfp.worker.tasks import Arguments, Task
 from broker.safe_text import about
 from broker.tasks import Tasks
 
@@ -71,7 +71,7 @@ RECORDED_FEATURE: Final = "recorded"
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 Manage = Callable[[Packet], bytes]
 """Answers a request to ``mmi.service.worker`` with JSON."""
-Localise = Callable[[Task, list[Any], dict[str, Any]], Awaitable[tuple[list[Any], dict[str, Any]]]]
+Localise = Callable[[Task, Arguments], Awaitable[Arguments]]
 """Brings the files that arguments name."""
 
 

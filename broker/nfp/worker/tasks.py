@@ -6,12 +6,18 @@ function gets its fields as arguments of their names. One thing is added: a name
 a misspelt one is not lost. Where the model itself sees all that came before its fields do (validators of the kind
 *before* or *wrap*), or says what is to be done with further names (``extra``), that is left to the model. pydantic
 (2.11 or newer) is used where a model is one of its own, and not needed otherwise.
+
+Files that arguments name by ``nf://`` URLs are fetched before the task runs (NFP, "Broker File Sharing Service"):
+``localise`` puts their paths in place of the URLs. There is one copy of a file, the newest that a job has asked for; it
+is replaced as a whole.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
+import os
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
@@ -20,8 +26,10 @@ from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack
 import msgspec
 
 from broker.errors import ConfigError, HeadgateError
+from broker.nfp.client.errors import FetchFailed
 from broker.nfp.names import NAME_BYTES_MAX
-from broker.safe_text import about, text
+from broker.nfp.urls import is_url
+from broker.safe_text import about, kind, text
 
 Function = Callable[..., Any] | Callable[..., Awaitable[Any]]
 Parameters = Mapping[str, inspect.Parameter]
@@ -31,6 +39,16 @@ JOB: Final = "job"
 """A parameter of this name gets the JobContext."""
 ROOT: Final = "root"
 """What a root model is given as, where it is no object by itself."""
+URLS_MAX: Final = 256
+"""Different URLs in the arguments of one job."""
+DEPTH_MAX: Final = 64
+"""Lists and objects inside each other that are looked through."""
+TEXT_MAX_BYTES: Final = 16 << 20
+"""A file whose content becomes an argument."""
+
+Fetch = Callable[[str], Awaitable[str | os.PathLike[str]]]
+"""Brings a URL into the worker's folder, digest checked, and returns its path; raises when it cannot."""
+Arguments = tuple[list[Any], dict[str, Any]]
 
 
 class InvalidInput(HeadgateError):
@@ -292,6 +310,86 @@ def _fails(model: Any, given: dict[str, Any]) -> bool:
     except Exception as error:
         return _told(error) is None
     return False
+
+
+# -- files that arguments name ----------------------------------------------------------------------
+
+
+async def localise(arguments: Arguments, fetch: Fetch, *, as_text: Sequence[str] = ()) -> Arguments:
+    """Arguments with each ``nf://`` URL replaced by the path of the fetched file.
+
+    Args:
+        arguments: (args, kwargs) of the job; left as they are.
+        fetch: see ``Fetch``; asked once for each different URL, one after the other.
+        as_text: names of keywords whose URLs are replaced by what the file says (UTF-8) instead.
+
+    Returns: the very same object when it names no file.
+
+    Raises:
+        FetchFailed: a file could not be brought, or is no text or too long where text is wanted; more than
+        ``URLS_MAX``, or nested deeper than ``DEPTH_MAX``.
+    """
+    args, kwargs = arguments
+    urls = urls_in([args, kwargs])
+    if not urls:
+        return arguments
+    paths = {url: await _fetched(url, fetch) for url in urls}
+    texts = {
+        url: await asyncio.to_thread(_read, url, paths[url])
+        for url in urls_in([kwargs.get(name) for name in as_text])
+    }
+    return _replaced(args, paths.__getitem__), {
+        name: _replaced(value, (texts if name in as_text else paths).__getitem__)
+        for name, value in kwargs.items()
+    }
+
+
+def urls_in(value: Any) -> list[str]:
+    """Every URL in ``value``, each once and in order.
+
+    Raises:
+        FetchFailed: see ``localise``.
+    """
+    found: dict[str, None] = {}
+    _replaced(value, found.setdefault)
+    if len(found) > URLS_MAX:
+        raise FetchFailed(f"more than {URLS_MAX} files in the arguments of one job")
+    return list(found)
+
+
+def _replaced(value: Any, by: Callable[[str], Any], depth: int = 0) -> Any:
+    """``value`` with ``by(url)`` for each URL in lists, tuples and values of objects."""
+    if depth > DEPTH_MAX:
+        raise FetchFailed(f"arguments nested deeper than {DEPTH_MAX}")
+    if is_url(value):
+        return by(value)
+    if isinstance(value, dict):
+        return dict(zip(value, _replaced(list(value.values()), by, depth), strict=True))
+    if isinstance(value, list | tuple):
+        return [_replaced(one, by, depth + 1) for one in value]
+    return value
+
+
+async def _fetched(url: str, fetch: Fetch) -> str:
+    try:
+        return os.fspath(await fetch(url))
+    except Exception as error:
+        said = text(error) or kind(error)
+        if not said.startswith(url):
+            said = f"fetching {url[:256]!r} failed: {said}"
+        raise FetchFailed(said) from error
+
+
+def _read(url: str, path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(TEXT_MAX_BYTES + 1)
+        if len(content) > TEXT_MAX_BYTES:
+            said = f"{url[:256]!r} is longer than {TEXT_MAX_BYTES} bytes, too much for an argument"
+            raise FetchFailed(said)
+        return content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FetchFailed(f"{url[:256]!r} cannot be read as text: {text(error)}") from error
 
 
 # -- schemas --------------------------------------------------------------------------------------

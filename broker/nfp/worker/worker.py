@@ -13,7 +13,7 @@ from typing import Any, Final, Unpack, overload
 
 from broker import supervision
 from broker.errors import ConfigError, HeadgateError
-from broker.nfp.client.client import NfpClient
+from broker.nfp.client.client import FETCHED, NfpClient
 from broker.nfp.logs import LogBuffer
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
 from broker.nfp.opening import DIALECT
@@ -25,11 +25,10 @@ from broker.nfp.process_stats import ProcessStats
 from broker.nfp.store.database import Lock
 from broker.nfp.store.peers import KEEP_S, Retention
 from broker.nfp.worker import builtin
-from broker.nfp.worker.fetched import fetch, localise
 from broker.nfp.worker.session import Session
 from broker.nfp.worker.shared_loop import LoopWatch
 from broker.nfp.worker.store import RunStore
-from broker.nfp.worker.tasks import F, Function, Task, TaskOptions, make, marked
+from broker.nfp.worker.tasks import Arguments, F, Function, Task, TaskOptions, localise, make, marked
 from broker.obstacles import obstacle
 from broker.safe_text import texts
 from broker.tasks import Tasks, first_of
@@ -51,8 +50,6 @@ INVENTORY_S: Final = 10.0
 """One attempt to get the inventory; deployed NorFab's workers wait 30 s and then go on without."""
 RETRY_S: Final = 1.0
 """Between two attempts."""
-VERSIONS: Final = "versions"
-"""Folder of files that arguments name, in the worker's."""
 WATCHDOG: Final = {
     "watchdog_interval": 30,
     "memory_threshold_mbyte": 1000,
@@ -403,7 +400,7 @@ class Worker:
     @property
     def files_folder(self) -> Path:
         """Where the files are that arguments named."""
-        return self.folder / VERSIONS
+        return self.folder / FETCHED
 
     def job_file(self) -> Path | None:
         """Where its jobs are kept; None: in memory only.
@@ -499,16 +496,15 @@ class Worker:
                 self.inventory_status = "completed"
                 return
 
-    async def _localise(
-        self, task: Task, args: list[Any], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+    async def _localise(self, task: Task, arguments: Arguments) -> Arguments:
         """Fetch the files that arguments name; their paths take the place of the URLs."""
         if self._channel is not None or not self.files:
-            return args, kwargs
-        return await localise((args, kwargs), self._fetch, as_text=task.nf_text)
+            return arguments
+        return await localise(arguments, self._fetch, as_text=task.nf_text)
 
     async def _fetch(self, url: str) -> Path:
-        return await fetch(await self.client(), self.files_folder, url)
+        client = await self.client()
+        return (await client.fetch(url)).path
 
 
 def check_service(service: str) -> str:

@@ -20,9 +20,10 @@ CHUNK = 1000
 
 
 @pytest.fixture(autouse=True)
-def _no_rest(monkeypatch):
+def _small_steps(monkeypatch):
     monkeypatch.setattr("broker.nfp.client.fetch._PAUSE_S", 0.0)
     monkeypatch.setattr("broker.nfp.client.fetch._LOCK_S", 0.01)
+    monkeypatch.setattr("broker.nfp.client.fetch.CHUNK_BYTES", CHUNK)
 
 
 @pytest.fixture(params=[True, False], ids=["sha256", "md5"])
@@ -34,7 +35,6 @@ def broker(request):
 
 def fetch(broker, to, times=1, **options):
     """Fetch `times` times; returns what each brought."""
-    options.setdefault("chunk_bytes", CHUNK)
 
     async def main():
         async with asyncio.timeout(WITHIN_S), client_of(broker) as client:
@@ -232,7 +232,7 @@ def test_a_chunk_of_the_wrong_size_ends_the_attempt(broker, tmp_path):
 def test_several_clients_fetch_to_one_place_at_once(broker, tmp_path, times):
     async def one(name):
         async with client_of(broker, name) as client:
-            return await client.fetch(URL, tmp_path / "a", chunk_bytes=CHUNK)
+            return await client.fetch(URL, tmp_path / "a")
 
     async def main():
         async with asyncio.timeout(WITHIN_S):

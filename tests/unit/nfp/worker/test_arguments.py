@@ -6,8 +6,8 @@ import pytest
 
 from broker.nfp.client.errors import FetchFailed
 from broker.nfp.urls import is_url
-from broker.nfp.worker import fetched
-from broker.nfp.worker.fetched import localise, urls_in
+from broker.nfp.worker import tasks
+from broker.nfp.worker.tasks import localise, urls_in
 from tests.tables import for_each
 
 
@@ -95,7 +95,7 @@ def test_text_must_be_text_and_not_too_long(tmp_path, monkeypatch):
     cache = Cache(tmp_path, bad=b"\xff\xfe", long=b"x" * 100)
     with pytest.raises(FetchFailed, match="nf://bad"):
         run(([], {"t": "nf://bad"}), cache, as_text=("t",))
-    monkeypatch.setattr(fetched, "TEXT_MAX_BYTES", 99)
+    monkeypatch.setattr(tasks, "TEXT_MAX_BYTES", 99)
     with pytest.raises(FetchFailed, match="longer than 99"):
         run(([], {"t": "nf://long"}), cache, as_text=("t",))
 

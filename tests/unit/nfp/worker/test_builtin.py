@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from broker.nfp import bodies
+from broker.nfp.client.client import FETCHED
+from broker.nfp.client.fetch import delete
 from broker.nfp.names import Command
-from broker.nfp.worker.fetched import delete
-from broker.nfp.worker.worker import VERSIONS
 from tests.live.nfp import running, section
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import confirm, final, made, post, result, working
@@ -132,7 +132,7 @@ def test_templates_are_rendered_from_text_and_from_shared_files_and_the_files_ca
     assert both["result"] == "hostname r1\nntp 10.0.0.1"
     assert confined["failed"]
     assert "unsafe" in confined["errors"][0]
-    assert gone == {"deleted": [str(tmp_path / "state" / VERSIONS / "ntp.j2")], "errors": []}
+    assert gone == {"deleted": [str(tmp_path / "state" / FETCHED / "ntp.j2")], "errors": []}
 
 
 # -- the hook --------------------------------------------------------------------------------------

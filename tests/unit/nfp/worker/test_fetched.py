@@ -1,20 +1,17 @@
-"""Files that arguments name: each content has a path of its own, and several fetch it at once."""
+"""Files that arguments name: the newest is kept, whole, and several fetch it at once."""
 
 import asyncio
-import functools
 import hashlib
 import os
 import threading
-import time
 
 import pytest
 
 from broker.nfp.client import NfpClient
-from broker.nfp.client.fetch import MARK_CHARS
-from broker.nfp.worker import Worker, fetched
+from broker.nfp.worker import Worker
 from tests.live.nfp import running, section
 from tests.unit.nfp.client.fake_broker import FakeBroker
-from tests.unit.nfp.client.running import SOON, WITHIN_S
+from tests.unit.nfp.client.running import WITHIN_S, client_of
 from tests.unit.nfp.peer.raw_broker import until
 from tests.unit.nfp.worker.test_house import at_work
 
@@ -28,43 +25,18 @@ def broker():
         yield fake
 
 
-def mark(data):
-    return hashlib.sha256(data).hexdigest()[:MARK_CHARS]
+def test_a_file_is_replaced_as_a_whole(broker, tmp_path):
+    old = broker.files[URL]
 
-
-def test_a_path_keeps_its_content(broker, tmp_path):
     async def main():
-        async with asyncio.timeout(WITHIN_S), NfpClient("c", broker=broker.endpoint, limits=SOON) as client:
-            fetch = functools.partial(fetched.fetch, client, tmp_path)
-            old = broker.files[URL]
-            before = await fetch(URL)
-            assert before == tmp_path / "images" / "a.bin" / mark(old) / "a.bin"
-            broker.files[URL] = b"new"
-            after = await fetch(URL)
-            assert (before.read_bytes(), after.read_bytes()) == (old, b"new")
-
-    asyncio.run(main())
-
-
-def test_contents_that_nobody_asks_for_go_when_another_comes(broker, tmp_path):
-    async def main():
-        async with asyncio.timeout(WITHIN_S), NfpClient("c", broker=broker.endpoint, limits=SOON) as client:
-            fetch = functools.partial(fetched.fetch, client, tmp_path)
-            paths = []
-            for data in (b"forgotten", b"used"):
-                broker.files[URL] = data
-                paths.append(await fetch(URL))
-            stranger = tmp_path / "images" / "a.bin" / "below" / "x"
-            stranger.parent.mkdir()
-            stranger.touch()
-            long_ago = time.time() - fetched.KEPT_S - 60
-            for path in (*paths, stranger):
-                os.utime(path, (long_ago, long_ago))
-                os.utime(path.parent, (long_ago, long_ago))
-            await fetch(URL)
-            broker.files[URL] = b"new"
-            fresh = await fetch(URL)
-            assert [path.exists() for path in (*paths, stranger, fresh)] == [False, True, True, True]
+        async with asyncio.timeout(WITHIN_S), client_of(broker, state_dir=tmp_path) as client:
+            before = (await client.fetch(URL)).path
+            assert before == tmp_path / "fetched" / "images" / "a.bin"
+            with open(before, "rb") as opened:  # noqa: ASYNC230
+                broker.files[URL] = b"new"
+                after = (await client.fetch(URL)).path
+                assert (after, after.read_bytes(), opened.read()) == (before, b"new", old)
+            assert os.listdir(after.parent) == ["a.bin"]
 
     asyncio.run(main())
 
@@ -83,10 +55,10 @@ def test_jobs_of_several_workers_and_slots_fetch_a_file_at_once(tmp_path):
             go_on, begun = threading.Event(), []
 
             def digest(path, held=False):
-                begun.append(path)
-                if held:
-                    assert go_on.wait(WITHIN_S)
                 with open(path, "rb") as file:
+                    begun.append(path)
+                    if held:
+                        assert go_on.wait(WITHIN_S)
                     return hashlib.sha256(file.read()).hexdigest()
 
             for worker in (first, second):

@@ -487,10 +487,10 @@ def test_an_ordinary_task_that_is_cancelled_while_its_files_come_is_not_entered(
             async with working(worker, broker):
                 jobs, asked, come = worker._session, asyncio.Event(), asyncio.Event()
 
-                async def slow(_task, args, kwargs):
+                async def slow(_task, arguments):
                     asked.set()
                     await come.wait()
-                    return args, kwargs
+                    return arguments
 
                 jobs.localise = slow
                 post(broker, "u1", "read", "x")
