@@ -229,7 +229,7 @@ class JobRun:
 
     async def _enter(self, task: Task, context: TaskContext, session: Session) -> Any:
         context.check()
-        args, kwargs = await session.localise(task, (list(self.request.args), self.request.kwargs))
+        args, kwargs = await session.localise(task, list(self.request.args), self.request.kwargs)
         context.check()  # that may have taken a while
         value: Any
         if task.asynchronous:

@@ -71,7 +71,7 @@ RECORDED_FEATURE: Final = "recorded"
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 Manage = Callable[[Packet], bytes]
 """Answers a request to ``mmi.service.worker`` with JSON."""
-Localise = Callable[[Task, Arguments], Awaitable[Arguments]]
+Localise = Callable[[Task, list[Any], dict[str, Any]], Awaitable[Arguments]]
 """Brings the files that arguments name."""
 
 

@@ -496,11 +496,11 @@ class Worker:
                 self.inventory_status = "completed"
                 return
 
-    async def _localise(self, task: Task, arguments: Arguments) -> Arguments:
+    async def _localise(self, task: Task, args: list[Any], kwargs: dict[str, Any]) -> Arguments:
         """Fetch the files that arguments name; their paths take the place of the URLs."""
         if self._channel is not None or not self.files:
-            return arguments
-        return await localise(arguments, self._fetch, as_text=task.nf_text)
+            return args, kwargs
+        return await localise((args, kwargs), self._fetch, as_text=task.nf_text)
 
     async def _fetch(self, url: str) -> Path:
         client = await self.client()

@@ -487,10 +487,10 @@ def test_an_ordinary_task_that_is_cancelled_while_its_files_come_is_not_entered(
             async with working(worker, broker):
                 jobs, asked, come = worker._session, asyncio.Event(), asyncio.Event()
 
-                async def slow(_task, arguments):
+                async def slow(_task, args, kwargs):
                     asked.set()
                     await come.wait()
-                    return arguments
+                    return args, kwargs
 
                 jobs.localise = slow
                 post(broker, "u1", "read", "x")

@@ -37,8 +37,8 @@ class Channel:
 async def session_of(**functions):
     """One whose store is in memory, at a broker of ours."""
 
-    async def localise(_task, arguments):
-        return arguments
+    async def localise(_task, args, kwargs):
+        return args, kwargs
 
     store = RunStore(None)
     await store.load()
