@@ -16,8 +16,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.nfp.files.digests import Digests
-from broker.nfp.files.tree import Changed, Missing, TooLarge, Tree
+from broker.nfp.files.tree import Changed, Digests, Missing, TooLarge, Tree
 from broker.nfp.names import FILESHARING, FSS
 from broker.nfp.peer.channel import Channel
 from broker.nfp.urls import Unsafe, names_of
@@ -86,10 +85,10 @@ class FileService:
         """Details of one file: {"md5hash", "sha256", "size_bytes", "exists"}."""
         try:
             file = self.tree.open_file(names_of(url))
-            found = self.digests.of(file, lambda: self.tree.closed or job.cancelled)
+            digests = self.digests.of(file, lambda: self.tree.closed or job.cancelled)
         except (Unsafe, OSError) as error:
             return _failure(_explain(url, error), _about(None, None, None))
-        return Result(result=_about(found.md5, found.sha256, found.size_bytes))
+        return Result(result=_about(*digests, file.facts.st_size))
 
     # -- tasks: transfers -------------------------------------------------------------------------
 

@@ -5,14 +5,19 @@ opened before it and never through a link, so neither ``..`` nor a link nor a fo
 must be a regular one, checked before and after opening it (a FIFO would block, a device might act). What matches the
 deny list, hidden names and the broker's own state are treated as if they were not there, wherever they were put: state
 is recognised by device and inode, so a second name for it does not help.
+
+Digests are remembered while a file stays the same. MD5 is what deployed NorFab's clients compare.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Final
@@ -26,7 +31,13 @@ DENY_DEFAULT: Final = (".*", "__*__")
 ENTRIES_MAX: Final = 100_000
 """Names in one listing or walk."""
 FILE_MAX_BYTES: Final = 4 << 30
-"""A larger file is not served by default; its digest alone would keep a disk busy for a minute."""
+"""A larger file is not served: its digest alone would keep a disk busy for a minute."""
+DIGESTS_MAX: Final = 4096
+"""Files whose digests are remembered: about 1 MiB."""
+BLOCK_BYTES: Final = 1 << 20
+"""Read at a time."""
+_SETTLED_NS: Final = 1_000_000_000
+"""Disks keep times in ticks: the digests of what was changed later than this ago are not remembered."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -75,6 +86,50 @@ class OpenFile:
         os.close(self.fd)
 
 
+class Digests:
+    """A bounded memory of digests, of which the one not asked for longest goes first; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, tuple[str, str]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, file: OpenFile, stop: Callable[[], bool] = lambda: False) -> tuple[str, str]:
+        """MD5 and SHA-256 of an open file, in hexadecimal digits; its position is not used.
+
+        ``stop`` is asked between blocks, and gives up when it says True.
+
+        Raises:
+            Changed: it was written to while it was read. InterruptedError: ``stop``. OSError: the disk.
+        """
+        key = key_of(file.facts)
+        with self._lock:
+            found = self._known.pop(key, None)
+        if found is None:
+            found = _compute(file, stop)
+            file.check_unchanged()
+            if time.time_ns() - file.facts.st_ctime_ns < _SETTLED_NS:
+                return found  # it may change again without its times showing it
+        with self._lock:
+            self._known[key] = found
+            while len(self._known) > DIGESTS_MAX:
+                del self._known[next(iter(self._known))]
+        return found
+
+
+def _compute(file: OpenFile, stop: Callable[[], bool]) -> tuple[str, str]:
+    md5, sha256, at = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
+    while at <= file.facts.st_size:  # it may grow faster than it is read
+        if stop():
+            raise InterruptedError("the job was cancelled")
+        block = os.pread(file.fd, BLOCK_BYTES, at)
+        if not block:
+            break
+        md5.update(block)
+        sha256.update(block)
+        at += len(block)
+    return md5.hexdigest(), sha256.hexdigest()
+
+
 class Tree:
     """The shared folder.
 
@@ -84,8 +139,6 @@ class Tree:
             ``DENY_ALWAYS``.
         own: files and folders of the broker's state: not served even when they lie inside, or under a second name. A
             store's journals, which SQLite keeps beside it, are meant with it.
-        file_max_bytes: larger files are not served; 0: no limit.
-        entries_max: names in one listing or walk.
 
     Raises:
         OSError: the root cannot be made or opened.
@@ -97,16 +150,12 @@ class Tree:
         *,
         deny: Iterable[str] = DENY_DEFAULT,
         own: Iterable[str | os.PathLike[str]] = (),
-        file_max_bytes: int = FILE_MAX_BYTES,
-        entries_max: int = ENTRIES_MAX,
     ) -> None:
         os.makedirs(root, mode=0o755, exist_ok=True)
         self._deny = tuple(pattern.casefold() for pattern in (*DENY_ALWAYS, *deny))
         self._own = tuple(
             os.fspath(path) + beside for path in own for beside in ("", "-wal", "-shm", "-journal")
         )
-        self.file_max_bytes = file_max_bytes
-        self.entries_max = entries_max
         # the administrator may point the root itself anywhere, so only here a link is followed
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -127,7 +176,7 @@ class Tree:
         """Open a regular file for reading.
 
         Raises:
-            Missing: it is not there, or is not served. TooLarge: more than ``file_max_bytes``. OSError: the disk.
+            Missing: it is not there, or is not served. TooLarge: more than ``FILE_MAX_BYTES``. OSError: the disk.
         """
         if not names or self._denies(names):
             raise Missing(errno.ENOENT, "file not found")
@@ -137,8 +186,8 @@ class Tree:
             file = OpenFile(os.open(names[-1], _FILE, dir_fd=folder))
         _check_regular(file.facts, own)
         size = file.facts.st_size
-        if self.file_max_bytes and size > self.file_max_bytes:
-            raise TooLarge(errno.EFBIG, f"{size} bytes, at most {self.file_max_bytes} are served")
+        if size > FILE_MAX_BYTES:
+            raise TooLarge(errno.EFBIG, f"{size} bytes, at most {FILE_MAX_BYTES} are served")
         return file
 
     @contextmanager
@@ -178,9 +227,9 @@ class Tree:
         """Names of the files and folders in a folder, sorted, without those that are not served.
 
         Raises:
-            Missing: no such folder. TooLarge: more than ``entries_max`` names. OSError: the disk.
+            Missing: no such folder. TooLarge: more than ``ENTRIES_MAX`` names. OSError: the disk.
         """
-        files, folders = self._read_folder(names, self._find_own(), self.entries_max)
+        files, folders = self._read_folder(names, self._find_own(), ENTRIES_MAX)
         return sorted(files + folders)
 
     def walk(self, names: Sequence[str]) -> list[str]:
@@ -192,7 +241,7 @@ class Tree:
         own = self._find_own()
         found: list[str] = []
         waiting = [tuple(names)]
-        room = self.entries_max
+        room = ENTRIES_MAX
         while waiting:
             at = waiting.pop()
             try:
@@ -232,7 +281,7 @@ class Tree:
                 elif stat.S_ISDIR(facts.st_mode):
                     folders.append(entry.name)
                 if len(files) + len(folders) > room:
-                    raise TooLarge(errno.EFBIG, f"more than {self.entries_max} names, ask for a folder below")
+                    raise TooLarge(errno.EFBIG, f"more than {ENTRIES_MAX} names, ask for a folder below")
         return files, folders
 
 

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from broker.nfp.files import digests as room
-from broker.nfp.files.digests import Digests
-from broker.nfp.files.tree import Changed, OpenFile, Tree
+from broker.nfp.files import tree as room
+from broker.nfp.files.tree import Changed, Digests, OpenFile, Tree
 
 OLD_NS = time.time_ns() - 3600 * 10**9
 
@@ -16,6 +15,14 @@ OLD_NS = time.time_ns() - 3600 * 10**9
 @pytest.fixture(autouse=True)
 def settled(monkeypatch):
     monkeypatch.setattr(room, "_SETTLED_NS", -(10**12))  # inodes of a test are always fresh
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Files that were read."""
+    compute, found = room._compute, []
+    monkeypatch.setattr(room, "_compute", lambda file, stop: (found.append(file), compute(file, stop))[1])
+    return found
 
 
 def opened(path):
@@ -31,35 +38,34 @@ def test_both_digests_of_any_size(tmp_path):
         data = os.urandom(size)
         (tmp_path / "f").write_bytes(data)
         found = digest(Digests(), tmp_path / "f")
-        assert found.md5 == hashlib.md5(data).hexdigest()
-        assert found.sha256 == hashlib.sha256(data).hexdigest()
-        assert found.size_bytes == size
+        assert found == (hashlib.md5(data).hexdigest(), hashlib.sha256(data).hexdigest())
 
 
-def test_they_are_remembered_until_the_file_changes_and_in_bounds(tmp_path):
-    digests = Digests(remembered_max=2)
+def test_they_are_remembered_until_the_file_changes_and_in_bounds(tmp_path, computed, monkeypatch):
+    monkeypatch.setattr(room, "DIGESTS_MAX", 2)
+    digests = Digests()
     for name in "abc":
         (tmp_path / name).write_text(name)
     digest(digests, tmp_path / "a")
     digest(digests, tmp_path / "a")
-    assert digests.computed == 1
+    assert len(computed) == 1
     (tmp_path / "a").write_text("changed")
-    assert digest(digests, tmp_path / "a").md5 == hashlib.md5(b"changed").hexdigest()
+    assert digest(digests, tmp_path / "a")[0] == hashlib.md5(b"changed").hexdigest()
     digest(digests, tmp_path / "b")
     digest(digests, tmp_path / "c")
-    assert digests.computed == 4
+    assert len(computed) == 4
     digest(digests, tmp_path / "c")
     digest(digests, tmp_path / "a")  # was forgotten
-    assert digests.computed == 5
+    assert len(computed) == 5
 
 
-def test_a_file_that_changed_a_moment_ago_is_not_remembered(tmp_path, monkeypatch):
+def test_a_file_that_changed_a_moment_ago_is_not_remembered(tmp_path, computed, monkeypatch):
     monkeypatch.setattr(room, "_SETTLED_NS", 3600 * 10**9)
     digests = Digests()
     (tmp_path / "a").write_text("a")
     digest(digests, tmp_path / "a")
     digest(digests, tmp_path / "a")
-    assert digests.computed == 2
+    assert len(computed) == 2
 
 
 def test_a_file_that_never_stands_still_is_told(tmp_path, monkeypatch):
@@ -90,11 +96,11 @@ def test_it_stops_when_told(tmp_path):
     assert len(asked) == 3
 
 
-def test_a_hard_link_shares_what_is_remembered(tmp_path):
+def test_a_hard_link_shares_what_is_remembered(tmp_path, computed):
     tree = Tree(tmp_path)
     (tmp_path / "a").write_text("a")
     os.link(tmp_path / "a", tmp_path / "b")
     digests = Digests()
     assert digest(digests, tmp_path / "a") == digest(digests, tmp_path / "b")
-    assert digests.computed == 1
+    assert len(computed) == 1
     tree.close()

@@ -23,8 +23,9 @@ def root(tmp_path):
 
 
 @pytest.fixture
-def sharing(root):
-    service = FileService(Tree(root, file_max_bytes=5000))
+def sharing(root, monkeypatch):
+    monkeypatch.setattr("broker.nfp.files.tree.FILE_MAX_BYTES", 5000)
+    service = FileService(Tree(root))
     yield service
     service.close()
 

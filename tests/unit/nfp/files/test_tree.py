@@ -231,8 +231,9 @@ def test_the_journals_of_a_store_are_state_like_the_store(root):
         tree.close()
 
 
-def test_a_file_larger_than_the_cap_is_told_so(root):
-    tree = Tree(root, file_max_bytes=5)
+def test_a_file_larger_than_the_cap_is_told_so(root, monkeypatch):
+    monkeypatch.setattr("broker.nfp.files.tree.FILE_MAX_BYTES", 5)
+    tree = Tree(root)
     try:
         assert content(tree, "nf://a.txt") == b"hello"
         with pytest.raises(TooLarge, match="256 bytes, at most 5") as raised:
@@ -242,10 +243,11 @@ def test_a_file_larger_than_the_cap_is_told_so(root):
         tree.close()
 
 
-def test_listings_are_bounded(root):
+def test_listings_are_bounded(root, monkeypatch):
+    monkeypatch.setattr("broker.nfp.files.tree.ENTRIES_MAX", 10)
     for number in range(20):
         (root / "sub" / f"f{number}").touch()
-    tree = Tree(root, entries_max=10)
+    tree = Tree(root)
     try:
         with pytest.raises(TooLarge, match="more than 10"):
             tree.list_folder(("sub",))
