@@ -135,6 +135,22 @@ def is_kept(folder: str) -> bool:
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & _OTHERS_WRITE
 
 
+def overflow_uid() -> int | None:
+    """The uid every unmapped user appears as, where ``/proc/self/uid_map`` is not the full identity map.
+
+    None where each uid stands for one principal.
+    """
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as mapping:
+            entries = [tuple(map(int, line.split())) for line in mapping]
+        if entries == [(0, 0, 4294967295)]:
+            return None
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as overflow:
+            return int(overflow.read())
+    except (OSError, ValueError):
+        return None
+
+
 def _expected(uid: int) -> str:
     return (
         f"our uid {os.geteuid()} or of root; {TRUSTED_USERS}={uid} in the environment trusts that user, too"

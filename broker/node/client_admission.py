@@ -20,6 +20,7 @@ from broker.routing.port import CLIENT, Port
 from broker.schemes import capabilities_of
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.registry import listen
+from broker.trust import overflow_uid
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
@@ -135,22 +136,6 @@ def groups_of(uid: int) -> Collection[int]:
     except KeyError:
         return ()
     return os.getgrouplist(account.pw_name, account.pw_gid)
-
-
-def overflow_uid() -> int | None:
-    """The uid every unmapped user appears as, where ``/proc/self/uid_map`` is not the full identity map.
-
-    None where each uid stands for one principal.
-    """
-    try:
-        with open("/proc/self/uid_map", encoding="ascii") as mapping:
-            entries = [tuple(map(int, line.split())) for line in mapping]
-        if entries == [(0, 0, 4294967295)]:
-            return None
-        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as overflow:
-            return int(overflow.read())
-    except (OSError, ValueError):
-        return None
 
 
 def access_of(settings: Settings, owner: int) -> Access:

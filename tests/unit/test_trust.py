@@ -7,6 +7,7 @@ import socket
 import stat
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import zmq
@@ -226,3 +227,25 @@ def test_what_is_no_broker_ends_in_a_line(rundir):
         assert f"{uri}: an answer is none that a broker gives" in done.stderr
         assert done.returncode == exits.FAILED
     assert any(heard)
+
+
+@for_each(
+    ("mapping", "uid"),
+    [
+        ("         0          0 4294967295\n", None),
+        ("0 1000 1\n", 65534),
+        ("0 1000 1\n1 100000 65536\n", 65534),
+        ("nonsense\n", None),
+    ],
+)
+def test_the_overflow_uid_is_looked_up_where_the_map_is_not_full(monkeypatch, tmp_path, mapping, uid):
+    files = {"/proc/self/uid_map": mapping, "/proc/sys/kernel/overflowuid": "65534\n"}
+    for number, (name, text) in enumerate(files.items()):
+        (tmp_path / str(number)).write_text(text)
+        files[name] = str(tmp_path / str(number))
+
+    def opened(name, encoding):
+        return Path(files[name]).open(encoding=encoding)
+
+    monkeypatch.setattr(trust, "open", opened, raising=False)
+    assert trust.overflow_uid() == uid

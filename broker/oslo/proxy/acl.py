@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from broker.identity import NOBODY, Credentials, Role
@@ -17,7 +18,7 @@ from broker.oslo.node import NodeConfig, Rule
 from broker.oslo.origin import credentials
 
 DECISIONS_MAX: Final = 16_384
-"""Decisions that are remembered; then all are forgotten and found again."""
+"""Decisions that are remembered."""
 _ENTITLED: Final = int(Role.USER | Role.OWNER)
 _REMOTE: Final = 0xFFFFFFFF & ~int(Role.LOCAL)
 _OURS: Final = int(Role.OWNER | Role.USER | Role.LOCAL)
@@ -36,6 +37,8 @@ class AccessControl:
 
     Attributes:
         denied: connections from the network that were refused.
+        may_send: whether somebody may send to an exchange and topic, that of a notification with its priority at the
+            end.
         settings: what STATUS tells of when they were read (``reload``); {} nothing.
     """
 
@@ -46,7 +49,7 @@ class AccessControl:
         self._shared_uid = shared_uid
         self._curve = bool(config.curve_cert)
         self._numbers = itertools.count(1)
-        self._decisions: dict[tuple[Credentials, str, str], bool] = {}
+        self.may_send = lru_cache(DECISIONS_MAX)(partial(self._decide, "send"))
         self.change(config)
 
     def change(self, config: NodeConfig) -> None:
@@ -55,7 +58,7 @@ class AccessControl:
         self._unlisted = Credentials(rolemask=config.unlisted_mask & _REMOTE)
         self._keys = {each.key: Credentials(each.userid, each.rolemask & _REMOTE) for each in config.keys}
         self.let_in(config.directory_key)
-        self._decisions.clear()
+        self.may_send.cache_clear()
 
     def let_in(self, key: str) -> None:
         """A node's key, of ours or of our directories: a user's, unless it is listed as something else."""
@@ -96,16 +99,6 @@ class AccessControl:
         return tag
 
     # ------------------------------------------------------------ what
-
-    def may_send(self, who: Credentials, exchange: str, topic: str) -> bool:
-        """Whether ``who`` may send to ``topic``, that of a notification with its priority at the end."""
-        asked = (who, exchange, topic)
-        known = self._decisions.get(asked)
-        if known is None:
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            known = self._decisions[asked] = self._decide("send", who, exchange, topic)
-        return known
 
     def may_listen(self, who: Credentials, exchange: str, topic: str) -> bool:
         """Whether ``who`` may listen there; asked once for each listener, and so not remembered."""

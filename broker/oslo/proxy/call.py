@@ -30,6 +30,7 @@ from typing import Any, Final
 import zmq
 
 from broker.identity import Credentials
+from broker.name_stats import NameStats
 from broker.oslo.frames import (
     HEAD_BYTES,
     ID_BYTES,
@@ -45,14 +46,10 @@ from broker.oslo.frames import (
     stamped,
 )
 from broker.oslo.names import REASONS, Pipeline, Reason
-from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, ID_AT, REPEATED, CachedRoute, DirectRoom, stamped_for
-from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import CREDIT_MAX, NO_QUEUE, Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
 from broker.oslo.proxy.registration import ServerLink
-from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.router import RouterSocket
 from broker.oslo.reactor.socket import Frames, Outcome
 
@@ -90,20 +87,16 @@ _TO_SERVER: Final = 4
 class CallProxy(DirectRoom):
     """One node's pipeline of calls; arguments and attributes as ``PipelineRoom``'s."""
 
-    def __init__(
-        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
-    ) -> None:
-        super().__init__(reactor, config, acl, Pipeline.CALL, zmq.ROUTER, recording)
-        self.to_server = _TO_SERVER
-        self._pending = PendingReplies(config.pending_max)
-        self._calls = self._pending.calls
+    pipeline = Pipeline.CALL
+    kind = zmq.ROUTER
+    replies = frozenset({_REPLY, _BEAT, _REFUSED})
+    to_server = _TO_SERVER
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         reactor = self._reactor
-        answers = (Kind.REPLY, Kind.BEAT, Kind.REFUSED)
-        self._register(
-            undo, Listeners(NO_QUEUE, _never), {int(kind): self.on_server_reply for kind in answers}
-        )
+        self._pending = PendingReplies(self._config.pending_max)
+        self._calls = self._pending.calls
+        self._register(undo, Listeners(NO_QUEUE, _never))
         self.servers.stale = self._stale
         self._sockets = self._frontend.sockets
         for index, socket in enumerate(self._sockets):
@@ -160,7 +153,7 @@ class CallProxy(DirectRoom):
             elif kind == _CALL:
                 self._pending.put(key, GivenCall(local.owner, due_s, False, stats))
             else:
-                self._cast_given(local.owner, outcome, key, head, due_s)
+                self._given(local.owner, outcome, key, head, due_s, stats)
 
     def _offer(self, listener: Listener, head: bytes, route: bytes, body: bytes) -> Outcome:
         """Give it to ``listener``, which has to have credit: but for a call that it may have had already, which needs
@@ -207,18 +200,19 @@ class CallProxy(DirectRoom):
             outcome = self._offer(local, again, key[:-ID_BYTES], body)
             if outcome > Outcome.FULL:
                 self.counters.count("chosen_again")
-                if head[_KIND_AT] == _CALL:
-                    stats = self.topics.of(names[0], names[1], listened=True)
-                    self._pending.put(key, GivenCall(local.owner, due_s, False, stats))
-                else:
-                    self._cast_given(local.owner, outcome, key, head, due_s)
+                stats = self.topics.of(names[0], names[1], listened=True)
+                self._given(local.owner, outcome, key, head, due_s, stats)
                 return
             full = full or outcome is Outcome.FULL
         self._turn_away(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
 
-    def _cast_given(self, link: ServerLink, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
+    def _given(
+        self, link: ServerLink, outcome: Outcome, key: bytes, head: bytes, due_s: float, stats: NameStats
+    ) -> None:
         confirm = bool(head[FLAGS_AT] & _CONFIRM)
-        if outcome is Outcome.QUEUED:
+        if head[_KIND_AT] == _CALL:
+            self._pending.put(key, GivenCall(link, due_s, False, stats))
+        elif outcome is Outcome.QUEUED:
             self._pending.put(key, GivenCall(link, due_s, confirm))
         elif confirm:
             self._confirm_taken(key)

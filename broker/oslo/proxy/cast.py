@@ -21,13 +21,9 @@ import zmq
 from broker.identity import Credentials
 from broker.oslo.frames import HEAD_BYTES, Kind, Malformed, dated, decode, overdue
 from broker.oslo.names import Pipeline, Reason
-from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, REPEATED, CachedRoute, DirectRoom, stamped_for
-from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.registration import ServerLink
-from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.socket import Frames, Outcome
 
 _CAST: Final = int(Kind.CAST)
@@ -47,14 +43,12 @@ _TO_SERVER: Final = 3
 class CastProxy(DirectRoom):
     """One node's pipeline of casts; arguments and attributes as ``PipelineRoom``'s."""
 
-    def __init__(
-        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
-    ) -> None:
-        super().__init__(reactor, config, acl, Pipeline.CAST, zmq.PULL, recording)
-        self.to_server = _TO_SERVER
-        self._delivered = 0
+    pipeline = Pipeline.CAST
+    kind = zmq.PULL
+    to_server = _TO_SERVER
 
     def _open(self, undo: contextlib.ExitStack) -> None:
+        self._delivered = 0
         limits = (self._config.queue_msgs, self._config.queue_bytes)
         self._register(undo, Listeners(limits, self._send, self._expires))
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
+from typing import ClassVar, Final
 
 from broker.identity import Credentials
 from broker.name_stats import NameStats
@@ -128,21 +128,16 @@ class DirectRoom(ListenerRoom):
             others.
     """
 
-    to_server: int
+    to_server: ClassVar[int]
 
     @abstractmethod
     def _redeliver(self, frames: Frames) -> None:
         """That message waited for a listener which has ended."""
 
-    def _register(
-        self,
-        undo: contextlib.ExitStack,
-        listeners: Listeners,
-        raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
-    ) -> None:
+    def _register(self, undo: contextlib.ExitStack, listeners: Listeners) -> None:
         self._routes = RouteCache(self._acl, listeners, self.topics)
         self._known = self._routes.known
-        super()._register(undo, listeners, raw)
+        super()._register(undo, listeners)
 
     def renew(self, certificate: Certificate | None) -> int:
         """See ``PipelineRoom.renew``."""

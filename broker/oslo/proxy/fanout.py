@@ -37,9 +37,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections import Counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import zmq
 
@@ -68,6 +67,7 @@ from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.pipeline import PipelineRoom
 from broker.oslo.proxy.registration import CannotOpen, ServerLink
+from broker.oslo.proxy.restart_gate import runs
 from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
 from broker.oslo.proxy.subscriptions import GrantedSubscriptions
 from broker.oslo.reactor import Reactor, Socket
@@ -93,18 +93,10 @@ _BEGIN: Final = MAGIC + bytes([VERSION, Kind.FANOUT])
 _BEGIN_BYTES: Final = len(_BEGIN)
 
 
-class Subscriber(NamedTuple):
-    """A connection."""
-
-    name: str
-    """Unique: a number and the address that libzmq gives a local peer."""
-    who: Credentials
-    uid: int
-    pid: int
-
-
 class SubscriberAccess:
     """Judges who connects, see ``broker.oslo.reactor.binding.ZapPolicy``: everybody the access control knows.
+
+    The name of a connection is unique: a number, and the address that libzmq gives a local peer.
 
     Attributes:
         denied: connections refused.
@@ -122,13 +114,6 @@ class SubscriberAccess:
             return None
         return f"{next(self._numbers)} {address}"
 
-    def subscriber(self, name: str) -> Subscriber | None:
-        """Who has the connection of that name; None: nobody we let in."""
-        address = name.partition(" ")[2]
-        who = self._acl.by_ipc(address)
-        uid, _gid, pid = credentials(address)
-        return None if who is None or uid is None or pid is None else Subscriber(name, who, uid, pid)
-
 
 class FanoutProxy(PipelineRoom):
     """One node's pipeline of fan-outs; arguments and attributes as ``PipelineRoom``'s.
@@ -140,10 +125,13 @@ class FanoutProxy(PipelineRoom):
         heard: the subscriptions at the exit.
     """
 
+    pipeline = Pipeline.FANOUT
+    kind = zmq.XSUB
+
     def __init__(
         self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
     ) -> None:
-        super().__init__(reactor, config, acl, Pipeline.FANOUT, zmq.XSUB, recording)
+        super().__init__(reactor, config, acl, recording)
         self._records: dict[bytes, Record] = {}
         self._stats: dict[bytes, NameStats] = {}
         self._numbers: dict[bytes, int] = {}
@@ -200,9 +188,9 @@ class FanoutProxy(PipelineRoom):
         denied: set[int] = set()
         for data in self.heard.heard():
             for name in self.heard.names(data):
-                subscriber = self._keeper.subscriber(name)
-                if subscriber is not None and not self._may_hear(data, subscriber):
-                    denied.add(subscriber.pid)
+                who = self._acl.by_ipc(name)
+                if who is not None and not self._may_hear(data, who):
+                    denied.add(credentials(name)[2] or 0)
         for pid in denied:
             self._slow_consumers.shut_down(pid)
         return len(denied)
@@ -226,8 +214,8 @@ class FanoutProxy(PipelineRoom):
 
     def _subscribe(self, data: bytes, name: str) -> None:
         count, sock = self.counters.count_dropped, self._exit.sock
-        subscriber = self._keeper.subscriber(name)
-        if subscriber is None or self._in_doubt:
+        who = self._acl.by_ipc(name)
+        if who is None or self._in_doubt:
             text = "did not grant %.64r to %.64s: cannot tell whose it is"
             count("subscription_in_doubt", text, data[:64], name)
             self.heard.pass_over(data)
@@ -240,11 +228,11 @@ class FanoutProxy(PipelineRoom):
             self._publish((data, encode(Kind.OPENED), to_json(opened)))
             sock.setsockopt(zmq.UNSUBSCRIBE, data)  # answered: nothing of it stays
             return
-        allowed = self._may_hear(data, subscriber) if len(data) <= FILTER_BYTES_MAX else None
+        allowed = self._may_hear(data, who) if len(data) <= FILTER_BYTES_MAX else None
         if allowed is None:
             count("unknown_filter", "saw the filter %.64r from %.64s, which is none of ours", data[:64], name)
             return
-        if not self.heard.has_room(data, subscriber.uid):
+        if not self.heard.has_room(data, who.userid):
             count("too_many_filters", "no room for the filter %.64r from %.64s", data[:64], name)
             self.heard.pass_over(data)
             return
@@ -252,7 +240,7 @@ class FanoutProxy(PipelineRoom):
             sock.setsockopt(zmq.SUBSCRIBE, data)
         else:
             count("subscription_denied", "%.64s may not listen to %.64r", name, data[:64])
-        if self.heard.add(data, name, subscriber.uid, granted=allowed):
+        if self.heard.add(data, name, who.userid, granted=allowed):
             self._first(data)
         self.on_change()
 
@@ -263,10 +251,10 @@ class FanoutProxy(PipelineRoom):
             self._last(data)
         self.on_change()
 
-    def _may_hear(self, data: bytes, subscriber: Subscriber) -> bool | None:
+    def _may_hear(self, data: bytes, who: Credentials) -> bool | None:
         """None: that is no filter of fan-outs."""
         address = _address(data)
-        return None if address is None else self._acl.may_listen(subscriber.who, *address)
+        return None if address is None else self._acl.may_listen(who, *address)
 
     def _first(self, data: bytes) -> None:
         """Somebody hears that filter from now on."""
@@ -383,13 +371,5 @@ def limit(send_bytes: int) -> int:
 
 def alive(name: str) -> bool:
     """Whether the process at the end of the connection of that name may still be there."""
-    _uid, _gid, pid = credentials(name)
-    if not pid:
-        return True  # of another namespace: cannot be told
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    pid = credentials(name)[2]
+    return not pid or runs(pid)  # one of another namespace cannot be told

@@ -42,15 +42,11 @@ from broker.oslo.frames import (
     stamped,
 )
 from broker.oslo.names import Pipeline, Reason
-from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.backlog import Backlog, BacklogRecipient
-from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.listeners import Key, Listener, WaitingMessage
 from broker.oslo.proxy.pipeline import ListenerRoom
 from broker.oslo.proxy.pools import STAMP_BYTES, Pools, digest_of, message_of
 from broker.oslo.proxy.registration import CannotOpen, ServerLink
-from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opening
 
 # read where it is used, not folded by the compiler: tests change it
@@ -68,17 +64,14 @@ class NotifyProxy(ListenerRoom):
         pools: its listeners; their counts are told with those of ``counters``.
     """
 
+    pipeline = Pipeline.NOTIFY
+    kind = zmq.SUB
     pools: Pools
-
-    def __init__(
-        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
-    ) -> None:
-        super().__init__(reactor, config, acl, Pipeline.NOTIFY, zmq.SUB, recording)
-        self._keys: dict[bytes, Key] = {}
-        self._stats: dict[bytes, NameStats] = {}
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         config = self._config
+        self._keys: dict[bytes, Key] = {}
+        self._stats: dict[bytes, NameStats] = {}
         self._backlog = self._open_backlog()
         if self._backlog is not None:
             undo.callback(self._backlog.close)

@@ -11,10 +11,13 @@ half of it, each of two a third, and so on; there is always a place for one who 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.name_stats import NameStats
 from broker.oslo.frames import ID_BYTES
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.registration import ServerLink
 
 GRACE_S: float = 1.0
 """After its time was over a call is remembered for so long: a reply then is late, not foreign."""
@@ -22,22 +25,10 @@ FOREVER_S: Final = 86_400.0
 """Of calls without a limit."""
 
 
-class Answerer(Protocol):
-    """Who may answer: a connection of a server process (``registration.ServerLink``, which does not stay pure)."""
-
-    @property
-    def rid(self) -> bytes:
-        """The router's id of the connection."""
-
-    @property
-    def origin(self) -> str:
-        """The process behind it."""
-
-
 class GivenCall(NamedTuple):
     """One message that is not finished."""
 
-    link: Answerer
+    link: ServerLink
     due_s: float
     """When its sender has given up; by the reactor's clock."""
     confirm: bool = False
@@ -111,7 +102,7 @@ class PendingReplies:
         if not owed:
             del self.owed[id(call.link)]
 
-    def fits(self, key: bytes, link: Answerer) -> GivenCall | None:
+    def fits(self, key: bytes, link: ServerLink) -> GivenCall | None:
         """The entry that ``link`` may answer; None: there is none, or it is somebody else's."""
         call = self.calls.get(key)
         if call is None or call.link is link:
@@ -132,7 +123,7 @@ class PendingReplies:
             self.end(key)
         return over
 
-    def forget(self, link: Answerer) -> int:
+    def forget(self, link: ServerLink) -> int:
         """Forget what ``link`` was to answer; returns how many."""
         keys = list(self.owed.get(id(link), ()))
         for key in keys:

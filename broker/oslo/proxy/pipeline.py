@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import zmq
 
 from broker.identity import Credentials
 from broker.oslo.directory.peer import Announcer
 from broker.oslo.frames import Envelope, Kind
-from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import Frontend
@@ -46,25 +44,20 @@ class PipelineRoom(Registration):
     """One pipeline of a node; nothing is opened before ``open``.
 
     Args:
-        reactor, config, acl, pipeline, recording: see ``Registration``.
-        kind: of its frontend's sockets, such as ``zmq.SUB``.
+        reactor, config, acl, recording: see ``Registration``.
 
     Attributes:
+        kind: of its frontend's sockets, such as ``zmq.SUB``.
         topics: messages by where they went.
     """
 
+    kind: ClassVar[int]
+
     def __init__(
-        self,
-        reactor: Reactor,
-        config: NodeConfig,
-        acl: AccessControl,
-        pipeline: Pipeline,
-        kind: int,
-        recording: Recording | None,
+        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
     ) -> None:
-        super().__init__(reactor, config, acl, pipeline, recording)
+        super().__init__(reactor, config, acl, recording)
         self.topics = TopicStats(reactor.now)
-        self._kind = kind
 
     # ------------------------------------------------------------ each pipeline
 
@@ -95,15 +88,15 @@ class PipelineRoom(Registration):
         Raises:
             ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
         """
-        reactor, config, pipeline = self._reactor, self._config, self._pipeline
+        reactor, config, pipeline = self._reactor, self._config, self.pipeline
         journal = self._journal
         came = self.on_client_message if journal is None else journal.frontend(self.on_client_message)
         with contextlib.ExitStack() as undo:
             frontend = self._frontend = Frontend(
-                reactor, config, pipeline, self._kind, self._acl, came, self.counters
+                reactor, config, pipeline, self.kind, self._acl, came, self.counters
             )
             undo.callback(lambda: frontend.close(self._linger_ms))
-            if journal is not None and self._kind == zmq.ROUTER:
+            if journal is not None and self.kind == zmq.ROUTER:
                 for index, socket in enumerate(frontend.sockets):
                     journal.watch(socket, index)
             self._announcer = Announcer(reactor, config, pipeline, frontend.endpoint, frontend.key, held=True)
@@ -178,7 +171,7 @@ class PipelineRoom(Registration):
     def status(self) -> dict[str, Any]:
         """What STATUS answers."""
         return {
-            "pipeline": str(self._pipeline),
+            "pipeline": str(self.pipeline),
             "node": self._config.node,
             "incarnation": self._announcer.incarnation,
             "endpoint": self._frontend.endpoint,
@@ -188,7 +181,7 @@ class PipelineRoom(Registration):
             **self._pipeline_status(),
             "counts": self._counted(),
             **self.figures(),
-            **(self._recording.status(str(self._pipeline)) if self._recording is not None else {}),
+            **(self._recording.status(str(self.pipeline)) if self._recording is not None else {}),
         }
 
 
@@ -209,18 +202,13 @@ class ListenerRoom(PipelineRoom):
     listeners: Listeners
     _look_timer: Timer | None
 
-    def _register(
-        self,
-        undo: contextlib.ExitStack,
-        listeners: Listeners,
-        raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
-    ) -> None:
+    def _register(self, undo: contextlib.ExitStack, listeners: Listeners) -> None:
         """Let servers register, whose listeners get to ``listeners``."""
         self.listeners = listeners
         self._look_timer = None
         self._paused = False
         undo.callback(self._stop_looking)
-        self._bind_registration(undo, raw)
+        self._bind_registration(undo)
         self.servers.flushed = self._flushed
 
     # ------------------------------------------------------------ listeners

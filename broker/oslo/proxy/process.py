@@ -27,6 +27,7 @@ from broker.oslo.proxy.folder import NodeFolder
 from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.reload import Reload, Reread
 from broker.oslo.reactor import Reactor
+from broker.trust import overflow_uid
 
 if TYPE_CHECKING:
     from broker.oslo.directory.server import DirectoryServer
@@ -229,15 +230,3 @@ def make_pipeline(
     module = import_module(f"broker.oslo.proxy.{name}")
     room: PipelineRoom = getattr(module, f"{name.capitalize()}Proxy")(reactor, config, acl, recording)
     return room
-
-
-def overflow_uid() -> int | None:
-    """The uid that every user of other namespaces appears as; None where each uid stands for one user."""
-    try:
-        with open("/proc/self/uid_map", encoding="ascii") as mapping:
-            if [tuple(map(int, line.split())) for line in mapping] == [(0, 0, 4294967295)]:
-                return None
-        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as overflow:
-            return int(overflow.read())
-    except (OSError, ValueError):
-        return None

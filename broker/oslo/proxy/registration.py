@@ -22,8 +22,8 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 import zmq
@@ -84,20 +84,6 @@ class ServerLink:
         listeners: what it opened, by listener; ``dropping``: those that are to be dropped in one of the next turns.
         lapsed: it was silent for a lease, its listeners are dropped.
     """
-
-    __slots__ = (
-        "credentials",
-        "dropping",
-        "heard",
-        "lapsed",
-        "listeners",
-        "origin",
-        "pid",
-        "pidfd",
-        "rid",
-        "silent",
-        "stamp",
-    )
 
     def __init__(self, rid: bytes, origin: str, who: Credentials) -> None:
         self.rid = rid
@@ -269,38 +255,36 @@ class Registration(ABC):
         reactor: whose thread.
         config: of the node: folder, lease, limits of each link's queue.
         acl: who may send and listen where.
-        pipeline: which one.
         recording: where messages are recorded; None nowhere.
 
     Attributes:
+        pipeline: which one.
+        replies: kinds of what ``on_server_reply`` takes.
         counters: counts of what went wrong.
         servers: the ROUTER, once it is bound. links: by the router's id.
         leaving: the node is left for good: nobody can register any more.
     """
 
+    pipeline: ClassVar[Pipeline]
+    replies: ClassVar[frozenset[int]] = frozenset()
     servers: RouterSocket
     _sweep_timer: Timer
 
     def __init__(
-        self,
-        reactor: Reactor,
-        config: NodeConfig,
-        acl: AccessControl,
-        pipeline: Pipeline,
-        recording: Recording | None,
+        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
     ) -> None:
-        self.counters = Counters(reactor, pipeline)
+        self.counters = Counters(reactor, self.pipeline)
         self.links: dict[bytes, ServerLink] = {}
         self.leaving = False
         self._reactor = reactor
         self._config = config
         self._acl = acl
-        self._pipeline = pipeline
         self._recording = recording
-        self._journal: PipelineJournal | None = journal_of(recording, pipeline, config, self.counters)
-        self._raw: dict[int, Callable[[ServerLink, list[bytes]], None]] = {}
+        self._journal: PipelineJournal | None = journal_of(recording, self.pipeline, config, self.counters)
+        self._take_reply: Callable[[ServerLink, list[bytes]], None] = self.on_server_reply
         self._take_control: Callable[[ServerLink, Envelope, list[bytes]], None] = self.on_control_message
         if self._journal is not None:
+            self._take_reply = self._journal.server(self.on_server_reply)
             self._take_control = self._journal.control(self.on_control_message)
         self._holders: dict[str, ServerLink] = {}
         self._drops = ListenerDrops(reactor, self._drop_listener, self.on_link_end)
@@ -322,6 +306,9 @@ class Registration(ABC):
         """A link has ended for good, after ``close_listener`` for each of its listeners, and that waited for it, the
         router's id in front: it is lost, unless its pipeline has another listener for it.
         """
+
+    def on_server_reply(self, link: ServerLink, frames: list[bytes]) -> None:  # noqa: B027 (calls have replies)
+        """A message of one of ``replies``, not read yet, with the router's id in front."""
 
     def on_control_message(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         """Any other control message, with the frames behind its envelope; the link may be one that has opened nothing
@@ -348,16 +335,8 @@ class Registration(ABC):
 
     # ------------------------------------------------------------ life
 
-    def _bind_registration(
-        self,
-        undo: contextlib.ExitStack,
-        raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
-    ) -> None:
-        """Bind the control socket; the reactor has to be open.
-
-        Args:
-            undo: closes it.
-            raw: kinds whose messages are not read here: ``(link, frames)`` with all frames, the router's id first.
+    def _bind_registration(self, undo: contextlib.ExitStack) -> None:
+        """Bind the control socket, which ``undo`` closes; the reactor has to be open.
 
         Raises:
             ConfigError: the file is in use.
@@ -365,12 +344,10 @@ class Registration(ABC):
         reactor, config, journal = self._reactor, self._config, self._journal
         if reactor.context is None:
             raise RuntimeError("a registration socket is opened before its reactor was")
-        for kind, take in (raw or {}).items():
-            self._raw[kind] = take if journal is None else journal.server(take)
         sock = reactor.context.socket(zmq.ROUTER)
         undo.callback(sock.close, 0)
         tune_local(sock, config.message_bytes_max, send_msgs=config.send_msgs)
-        self._control_path = bind_local(sock, config.path(control_file(self._pipeline)), config.ipc_group)
+        self._control_path = bind_local(sock, config.path(control_file(self.pipeline)), config.ipc_group)
         self.servers = RouterSocket(
             reactor,
             sock,
@@ -450,11 +427,9 @@ class Registration(ABC):
                 return
         link.heard = True
         head = frames[1] if len(frames) > 1 else b""
-        if head[:4] == _BEGIN and len(head) >= HEAD_BYTES:
-            raw = self._raw.get(head[4])
-            if raw is not None:
-                raw(link, frames)
-                return
+        if head[:4] == _BEGIN and len(head) >= HEAD_BYTES and head[4] in self.replies:
+            self._take_reply(link, frames)
+            return
         try:
             envelope = decode(head)
         except Malformed as error:

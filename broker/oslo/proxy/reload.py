@@ -127,7 +127,7 @@ class Reload:
     # ------------------------------------------------------------ apply
 
     def _apply(self, config: NodeConfig, certificate: Certificate | None) -> None:
-        changes = _changes(self._config, config)
+        changes = [f"oslo.{name}" for name in LATE if getattr(self._config, name) != getattr(config, name)]
         if certificate is not None and certificate != self._certificate:
             changes.append(f"our certificate (public key {certificate.public_key})")
         self._config = replace(self._config, **{name: getattr(config, name) for name in LATE})
@@ -173,18 +173,3 @@ def fingerprint(config: NodeConfig, public_key: str) -> str:
         public_key,
     )
     return hashlib.sha256(repr(said).encode()).hexdigest()[:FINGERPRINT_CHARS]
-
-
-def _changes(before: NodeConfig, after: NodeConfig) -> list[str]:
-    """What has changed of keys and rules, a phrase for each kind."""
-    said = []
-    if changed := len(set(before.keys) ^ set(after.keys)):
-        said.append(f"{changed} of [[oslo.keys]]")
-    if before.rules != after.rules:
-        said.append("[[oslo.rules]]")
-    said += [
-        f"oslo.{name}"
-        for name in ("unlisted", "directory_key")
-        if getattr(before, name) != getattr(after, name)
-    ]
-    return said

@@ -72,7 +72,7 @@ class RestartGate:
 
     def begin(self) -> None:
         """Wait for those that the former proxy had, if they still run."""
-        self._expected = {pid: size for pid, size in self._read().items() if _runs(pid)}
+        self._expected = {pid: size for pid, size in self._read().items() if runs(pid)}
         self._until_s = self._reactor.now() + RESTART_S
         self.waiting = True
         self._look()
@@ -105,7 +105,7 @@ class RestartGate:
             self._look_timer.cancel()
             self._look_timer = None
         here = self._registered() if self._expected else {}
-        missing = {pid for pid, size in self._expected.items() if here.get(pid, 0) < size and _runs(pid)}
+        missing = {pid for pid, size in self._expected.items() if here.get(pid, 0) < size and runs(pid)}
         if missing and self._reactor.now() < self._until_s:
             self._look_timer = self._reactor.call_later(LOOK_S, self._look)
             return
@@ -149,7 +149,7 @@ class RestartGate:
             return {}
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
     """Whether a process of that number is there."""
     try:
         os.kill(pid, 0)

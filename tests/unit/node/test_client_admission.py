@@ -1,13 +1,10 @@
 """Who comes in gets the port that fits; the keys of the settings; uids that mean several people."""
 
 import os
-from pathlib import Path
 
 from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
-from broker.node import client_admission as module
 from broker.node.client_admission import ClientAdmission, groups_of
-from tests.tables import for_each
 from tests.unit.node.desk import Desk, PaperLink, run, ticks
 
 
@@ -70,25 +67,3 @@ def test_a_known_user_is_stamped_as_such():
 def test_groups_of_a_uid_without_an_account():
     assert groups_of(4_000_000_000) == ()
     assert os.getgid() in groups_of(os.getuid()) or not groups_of(os.getuid())
-
-
-@for_each(
-    ("mapping", "uid"),
-    [
-        ("         0          0 4294967295\n", None),
-        ("0 1000 1\n", 65534),
-        ("0 1000 1\n1 100000 65536\n", 65534),
-        ("nonsense\n", None),
-    ],
-)
-def test_the_overflow_uid_is_looked_up_where_the_map_is_not_full(monkeypatch, tmp_path, mapping, uid):
-    files = {"/proc/self/uid_map": mapping, "/proc/sys/kernel/overflowuid": "65534\n"}
-    for number, (name, text) in enumerate(files.items()):
-        (tmp_path / str(number)).write_text(text)
-        files[name] = str(tmp_path / str(number))
-
-    def opened(name, encoding):
-        return Path(files[name]).open(encoding=encoding)
-
-    monkeypatch.setattr(module, "open", opened, raising=False)
-    assert module.overflow_uid() == uid
