@@ -12,7 +12,7 @@
                             ``direct``: CALL and CAST, and what is known of each sender and address
     listeners               who listens: in turns, with what waits for each, within its credit (pure)
     pools                   the listeners of notifications: who of each pool gets one (pure)
-    backlog                 what is kept for listeners of notifications that are away (pure); ``backlog_store``: on disk
+    backlog                 what is kept for listeners of notifications that are away, in memory or on disk
     pending                 calls that wait for their replies (pure)
     subscriptions           who hears which fan-outs (pure)
     slow_consumers          subscribers that read nothing: cut off before too much waits for them

@@ -1,4 +1,4 @@
-"""Notifications that are kept for listeners that are away: what rabbit's queues give, bounded, at the node (pure).
+"""Notifications that are kept for listeners that are away: what rabbit's queues give, bounded, at the node.
 
 A pool of a topic that was listened to once on this node has a **shelf** here: while it has no listener on this node,
 what comes for it is kept, and its next listener gets that first, in order. The node goes on announcing a listener of
@@ -7,26 +7,52 @@ that pool, whose id begins with ``BACKLOG_LETTER``: notifiers choose it only whi
 What is kept is bounded in messages and bytes, all shelves together: the oldest makes room for the newest. A message,
 and a shelf that nobody came back to, is forgotten after a time, by the clock of the day: a backlog on disk outlives the
 proxy.
+
+On disk it is an SQLite file that the proxy reads when it starts; it outlives ``kill -9``. What is kept is in memory,
+too, so nothing is read while the proxy runs, and a disk that is full or broken costs no message as long as it does: it
+is logged and counted as ``backlog_disk``. Nothing is synced, so a loss of power may take the last seconds or the file;
+one that cannot be read is put aside, and a new one begun.
+
+Writing takes the reactor's thread some ten microseconds a message; what one turn says is written in the next one. So a
+proxy that is killed in between may have lost the last messages, or hand the last ones out again.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.oslo.names import BACKLOG_LETTER, LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
 from broker.oslo.proxy.listeners import Key, WaitingMessage
+from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.records import Record
-
-if TYPE_CHECKING:
-    from broker.oslo.proxy.backlog_store import BacklogFile
 
 SHELVES_MAX: Final = 1_024
 """Pools of topics that are kept; a further one is not. Pools with a name for each process would take all of them."""
+BUSY_S: Final = 0.1
+"""How long somebody else who has the file open may keep us waiting: nothing else goes on meanwhile."""
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS shelves (
+    exchange TEXT NOT NULL, topic TEXT NOT NULL, pool TEXT NOT NULL, seen_s REAL NOT NULL,
+    PRIMARY KEY (exchange, topic, pool)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept (
+    number INTEGER PRIMARY KEY, exchange TEXT NOT NULL, topic TEXT NOT NULL, pool TEXT NOT NULL, at_s REAL NOT NULL,
+    id BLOB NOT NULL, stamp BLOB NOT NULL, head BLOB NOT NULL, body BLOB NOT NULL);
+"""
+_KEEP: Final = "INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_FORGET: Final = "DELETE FROM kept WHERE number = ?"
+_SEE: Final = "INSERT OR REPLACE INTO shelves VALUES (?, ?, ?, ?)"
+_DROP: Final = "DELETE FROM shelves WHERE (exchange, topic, pool) = (?, ?, ?)"
 
 
 def listener_of(pool: str | None) -> str:
@@ -44,6 +70,16 @@ class BacklogRecipient(NamedTuple):
 
     key: Key
     pool: str | None
+
+    @classmethod
+    def of_row(cls, exchange: str, topic: str, pool: str) -> BacklogRecipient:
+        """As ``row`` wrote it."""
+        return cls((exchange, topic), pool[1:] if pool else None)
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """On disk: no pool is "", others begin with "="."""
+        return (*self.key, "" if self.pool is None else f"={self.pool}")
 
     @property
     def record(self) -> Record:
@@ -65,43 +101,45 @@ class Backlog:
     Args:
         config: which topics, how much, how long.
         clock: seconds of the clock of the day.
-        store: where it survives; None: in memory alone.
+        file: where it survives; None: in memory alone.
 
     Attributes:
         counts: messages by what became of them: ``backlog_kept``, ``backlog_given`` to a listener, ``backlog_full``:
             the oldest that made room, ``backlog_expired``.
         bytes: of all messages.
+
+    Raises:
+        ConfigError: the file cannot be read; it is closed.
     """
 
     def __init__(
-        self, config: BacklogConfig, clock: Callable[[], float], store: BacklogFile | None = None
+        self, config: BacklogConfig, clock: Callable[[], float], file: BacklogFile | None = None
     ) -> None:
         self.counts = dict.fromkeys(("backlog_kept", "backlog_given", "backlog_full", "backlog_expired"), 0)
         self.bytes = 0
         self._config = config
         self._clock = clock
-        self._store = store
+        self._file = file
         self._kept: dict[int, Kept] = {}
         self._shelves: dict[BacklogRecipient, deque[int]] = {}
         self._seen_s: dict[BacklogRecipient, float] = {}
         self._pools: dict[str, str | None] = {}
         self._next = 1
+        if file is not None:
+            self._load(file)
 
-    def load(
-        self, shelves: Iterable[tuple[BacklogRecipient, float]], kept: Iterable[tuple[int, Kept]]
-    ) -> None:
-        """What a store had, in order."""
-        for shelf, seen_s in shelves:
-            self._begin(shelf)
-            self._seen_s[shelf] = seen_s
-        for number, each in kept:
-            if each.shelf not in self._shelves:  # a disk that was full has its messages, and not the shelf
-                self._begin(each.shelf)
-                self._seen_s[each.shelf] = each.at_s
-            self._shelves[each.shelf].append(number)
-            self._kept[number] = each
-            self.bytes += each.message.size
-            self._next = max(self._next, number + 1)
+    def _load(self, file: BacklogFile) -> None:
+        """What was kept when the last proxy ended."""
+        for *row, seen_s in file.read("SELECT * FROM shelves"):
+            self._begin(BacklogRecipient.of_row(*row), seen_s)
+        for number, exchange, topic, pool, at_s, id_, stamp, head, body in file.read(
+            "SELECT * FROM kept ORDER BY number"
+        ):
+            shelf = BacklogRecipient.of_row(exchange, topic, pool)
+            if shelf not in self._shelves:  # a disk that was full has its messages, and not the shelf
+                self._begin(shelf, at_s)
+            message = WaitingMessage(head, body, len(head) + len(body), shelf.key, id_, stamp)
+            self._add(number, Kept(shelf, message, at_s))
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -129,19 +167,23 @@ class Backlog:
             if shelf not in self._shelves:
                 if len(self._shelves) >= SHELVES_MAX:
                     continue
-                self._begin(shelf)
+                self._begin(shelf, 0.0)
                 fresh.append(shelf)
             self._see(shelf)
         return fresh
 
-    def _begin(self, shelf: BacklogRecipient) -> None:
+    def _begin(self, shelf: BacklogRecipient, seen_s: float) -> None:
         self._shelves[shelf] = deque()
+        self._seen_s[shelf] = seen_s
         self._pools[listener_of(shelf.pool)] = shelf.pool
 
     def _see(self, shelf: BacklogRecipient) -> None:
         self._seen_s[shelf] = self._clock()
-        if self._store is not None:
-            self._store.remember(shelf, self._seen_s[shelf])
+        self._write(_SEE, *shelf.row, self._seen_s[shelf])
+
+    def _write(self, text: str, *values: object) -> None:
+        if self._file is not None:
+            self._file.write(text, values)
 
     def expire(self, present: Callable[[BacklogRecipient], bool]) -> list[BacklogRecipient]:
         """Forget what was kept for too long; returns the shelves that nobody came back to, which are gone.
@@ -162,8 +204,7 @@ class Backlog:
                 self._see(shelf)
             elif self._seen_s[shelf] <= over_s and not self._shelves[shelf]:
                 del self._shelves[shelf], self._seen_s[shelf]
-                if self._store is not None:
-                    self._store.drop(shelf)
+                self._write(_DROP, *shelf.row)
                 gone.append(shelf)
         if gone:
             self._pools = {listener_of(each.pool): each.pool for each in self._shelves}
@@ -185,14 +226,18 @@ class Backlog:
             self._remove(next(iter(self._kept)))
             self.counts["backlog_full"] += 1
         kept = Kept(shelf, message, self._clock())
-        number, self._next = self._next, self._next + 1
-        self._kept[number] = kept
-        self._shelves[shelf].append(number)
-        self.bytes += message.size
+        number = self._next
+        self._add(number, kept)
         self.counts["backlog_kept"] += 1
-        if self._store is not None:
-            self._store.put(number, kept)
+        values = (message.id, message.stamp, message.head, message.body)
+        self._write(_KEEP, number, *shelf.row, kept.at_s, *values)
         return True
+
+    def _add(self, number: int, kept: Kept) -> None:
+        self._next = number + 1
+        self._kept[number] = kept
+        self._shelves[kept.shelf].append(number)
+        self.bytes += kept.message.size
 
     def head(self, keys: Iterable[Key], pool: str | None) -> tuple[int, WaitingMessage] | None:
         """The oldest message that is kept for a listener of ``keys`` in ``pool``, and its number; None: none is."""
@@ -211,8 +256,7 @@ class Backlog:
         kept = self._kept.pop(number)
         self.bytes -= kept.message.size
         self._shelves[kept.shelf].popleft()
-        if self._store is not None:
-            self._store.forget(number)
+        self._write(_FORGET, number)
 
     def status(self) -> dict[str, Any]:
         """For STATUS: what is kept, for whom."""
@@ -224,9 +268,104 @@ class Backlog:
 
     def close(self) -> int:
         """Close the file; returns how many messages are lost, since there is none. Harmless twice."""
-        if self._store is not None:
-            self._store.close()
+        if self._file is not None:
+            self._file.close()
             return 0
         lost = len(self._kept)
         self._kept.clear()
         return lost
+
+
+class BacklogFile:
+    """The file of one ``Backlog``, which says what is kept and what not any more.
+
+    Args:
+        reactor: whose thread uses it.
+        path: of the file; its folder is there.
+        counters: where errors are told.
+
+    Raises:
+        ConfigError: it can be neither read nor made. NotReady: not now: another program has it locked, say.
+    """
+
+    def __init__(self, reactor: Reactor, path: str, counters: Counters) -> None:
+        self._reactor = reactor
+        self._path = path
+        self._counters = counters
+        self._due: list[tuple[str, tuple[object, ...]]] = []
+        self._soon = False
+        try:
+            self._db = self._open()
+        except sqlite3.OperationalError as error:  # nothing is wrong with what is in it
+            absent = not os.path.isdir(os.path.dirname(os.path.abspath(path)))
+            text = f"oslo.backlog.path {path}: {error}"
+            raise obstacle(text, errno.ENOENT if absent else error, absent=True) from error
+        except sqlite3.DatabaseError as error:
+            aside = f"{path}.damaged"
+            counters.count_dropped(
+                "backlog_disk", "the backlog %s cannot be read (%s): put aside as %s", path, error, aside
+            )
+            try:
+                os.replace(path, aside)
+                self._db = self._open()
+            except (OSError, sqlite3.Error) as again:
+                raise ConfigError(f"oslo.backlog.path {path}: {again}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        before = os.umask(0o077)
+        try:
+            db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+        finally:
+            os.umask(before)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = OFF")
+            db.executescript(_SCHEMA)
+            db.execute("PRAGMA quick_check(1)")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def read(self, text: str) -> list[Any]:
+        """All rows of a query.
+
+        Raises:
+            ConfigError: the file cannot be read; it is closed.
+        """
+        try:
+            return self._db.execute(text).fetchall()
+        except sqlite3.Error as error:
+            self._db.close()
+            raise ConfigError(f"oslo.backlog.path {self._path}: {error}") from error
+
+    def write(self, text: str, values: tuple[object, ...]) -> None:
+        """Execute ``text`` in the next turn; nothing is raised then."""
+        if not self._soon:
+            self._soon = True
+            self._reactor.call_soon(self._commit)
+        self._due.append((text, values))
+
+    def _commit(self) -> None:
+        due, self._due, self._soon = self._due, [], False
+        if not due:
+            return
+        try:
+            self._db.execute("BEGIN")
+            for text, values in due:
+                self._db.execute(text, values)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._counters.count_dropped(
+                "backlog_disk", "the backlog %s cannot be written: %s", self._path, error
+            )
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            # what was given away must not come again: with what is written next
+            self._due = [each for each in due if each[0].startswith("DELETE")]
+
+    def close(self) -> None:
+        """Write what is due, and close. Harmless twice."""
+        self._commit()
+        self._due = []
+        self._db.close()

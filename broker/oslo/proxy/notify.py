@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -42,12 +42,14 @@ from broker.oslo.frames import (
     stamped,
 )
 from broker.oslo.names import Pipeline, Reason
-from broker.oslo.proxy.backlog import Backlog, BacklogRecipient
 from broker.oslo.proxy.listeners import Key, Listener, WaitingMessage
 from broker.oslo.proxy.pipeline import ListenerRoom
 from broker.oslo.proxy.pools import STAMP_BYTES, Pools, digest_of, message_of
 from broker.oslo.proxy.registration import CannotOpen, ServerLink
 from broker.oslo.records import Opening
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.backlog import Backlog, BacklogRecipient
 
 # read where it is used, not folded by the compiler: tests change it
 STRAGGLE_S: float = 2.0
@@ -135,14 +137,12 @@ class NotifyProxy(ListenerRoom):
     def _open_backlog(self) -> Backlog | None:
         """With what was kept when the last proxy ended. Raises ConfigError: its file can be neither read nor made."""
         kept = self._config.backlog
-        if kept is None or not kept.path:
-            return None if kept is None else Backlog(kept, time.time)
-        from broker.oslo.proxy.backlog_store import BacklogFile  # and SQLite, which others need not load
+        if kept is None:
+            return None
+        from broker.oslo.proxy.backlog import Backlog, BacklogFile  # and SQLite, which others need not load
 
-        store = BacklogFile(self._reactor, kept.path, self.counters)
-        backlog = Backlog(kept, time.time, store)
-        store.load(backlog)
-        return backlog
+        file = BacklogFile(self._reactor, kept.path, self.counters) if kept.path else None
+        return Backlog(kept, time.time, file)
 
     def _keep(self, listener: Listener) -> None:
         """It has come, or is just leaving: from now on something may be kept for its pool."""

@@ -9,8 +9,7 @@ import pytest
 from broker.errors import ConfigError, NotReady
 from broker.oslo.names import LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
-from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, BacklogRecipient, listener_of
-from broker.oslo.proxy.backlog_store import BacklogFile
+from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, BacklogFile, BacklogRecipient, listener_of
 from broker.oslo.proxy.listeners import WaitingMessage
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.counters import Counters
@@ -190,7 +189,6 @@ class Disk:
         self.reactor.open()
         self.file = BacklogFile(self.reactor, str(path), self.counters)
         self.backlog = Backlog(CONFIG, clock, self.file)
-        self.file.load(self.backlog)
 
     def turn(self):
         self.reactor.call_later(0.0, int)
@@ -317,6 +315,6 @@ def test_a_file_of_somebody_else_is_closed_again(tmp_path, clock):
         db.execute("CREATE TABLE kept (other)")
     file = BacklogFile(None, str(path), Counters(None))
     with pytest.raises(ConfigError, match="no such column"):
-        file.load(Backlog(CONFIG, clock, file))
+        Backlog(CONFIG, clock, file)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         file._db.execute("SELECT 1")
