@@ -177,7 +177,7 @@ class CallProxy(DirectRoom):
                 return self._routes.meet(who, head)
         except Malformed as error:
             reason = Reason.MALFORMED
-            self._malformed(error, who)
+            self._malformed(error, f"uid {who.userid}")
         if readable:
             self._refuse(_INDEX[index] + frames[0] + head[ID_AT:HEAD_BYTES], head, reason)
         return None

@@ -21,7 +21,7 @@ import zmq
 from broker.identity import Credentials
 from broker.oslo.frames import HEAD_BYTES, Kind, Malformed, dated, decode, overdue
 from broker.oslo.names import Pipeline, Reason
-from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, REPEATED, CachedRoute, DirectRoom, stamped_for
+from broker.oslo.proxy.direct import BEGIN, FLAGS_AT, REPEATED, DirectRoom, stamped_for
 from broker.oslo.proxy.listeners import Listener, Listeners, WaitingMessage
 from broker.oslo.proxy.registration import ServerLink
 from broker.oslo.reactor.socket import Frames, Outcome
@@ -62,8 +62,10 @@ class CastProxy(DirectRoom):
         head, body = frames
         route_to = self._known.get((who, head[HEAD_BYTES:]))
         if route_to is None or head[:4] != BEGIN:
-            route_to = self._meet(head, who)
-            if route_to is None:
+            try:
+                route_to = self._routes.meet(who, head)
+            except Malformed as error:
+                self._malformed(error, f"uid {who.userid}")
                 return
         if head[4] != _CAST:
             self._bad("unexpected", who, f"saw a message of kind {head[4]}, expected CAST")
@@ -77,10 +79,7 @@ class CastProxy(DirectRoom):
             return
         local = self._listener_for(route_to, head)
         if local is None:
-            if head[FLAGS_AT] & REPEATED:
-                self._lose("repeat_lost", names, Reason.NO_ROUTE, who.userid)
-            else:
-                self._lose("no_route", names, Reason.NO_ROUTE, who.userid)
+            self._lose(names, head, who.userid, full=False)
             return
         ttl = head[_TTL_AT:_TTL_END]
         head = stamped_for(head, route_to, local)
@@ -107,13 +106,6 @@ class CastProxy(DirectRoom):
         self.topics.failed(envelope.exchange, envelope.topic, Reason.EXPIRED, envelope.userid)
         return True
 
-    def _meet(self, head: bytes, who: Credentials) -> CachedRoute | None:
-        try:
-            return self._routes.meet(who, head)
-        except Malformed as error:
-            self._malformed(error, who)
-            return None
-
     def _elsewhere(
         self, tried: Listener | None, names: tuple[str, str, str], cast: WaitingMessage, userid: int
     ) -> None:
@@ -125,16 +117,12 @@ class CastProxy(DirectRoom):
                 self.counters.count("chosen_again")
                 self._pause()
                 return
-        if cast.head[FLAGS_AT] & REPEATED:
-            self._lose("repeat_lost", names, Reason.BUSY, userid)
-        else:
-            self._lose(
-                "full" if here else "no_route", names, Reason.BUSY if here else Reason.NO_ROUTE, userid
-            )
+        self._lose(names, cast.head, userid, full=here)
 
-    def _lose(self, name: str, names: tuple[str, str, str], reason: Reason, userid: int) -> None:
-        """A cast that was counted gets to nobody."""
-        self.topics.failed(names[0], names[1], reason, userid)
+    def _lose(self, names: tuple[str, str, str], head: bytes, userid: int, *, full: bool) -> None:
+        """A cast that was counted gets to nobody; ``full``: somebody is there."""
+        self.topics.failed(names[0], names[1], Reason.BUSY if full else Reason.NO_ROUTE, userid)
+        name = "repeat_lost" if head[FLAGS_AT] & REPEATED else "full" if full else "no_route"
         self.counters.count_dropped(name, _LOST[name], *names[:2])
 
     def _end_listener(self, link: ServerLink, ended: Listener) -> None:

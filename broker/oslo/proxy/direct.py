@@ -200,6 +200,3 @@ class DirectRoom(ListenerRoom):
 
     def _bad(self, name: str, who: Credentials, text: str) -> None:
         self.counters.count_dropped(name, "dropped a message of uid %d: %s", who.userid, text)
-
-    def _malformed(self, error: Malformed, who: Credentials) -> None:
-        self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))

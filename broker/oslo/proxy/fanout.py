@@ -52,7 +52,6 @@ from broker.oslo.frames import (
     MAGIC,
     VERSION,
     Kind,
-    Malformed,
     decode,
     encode,
     numbered,
@@ -327,11 +326,8 @@ class FanoutProxy(PipelineRoom):
         self._slow_consumers.published(sum(map(len, frames)))
 
     def _may_pass(self, data: bytes, head: bytes, who: Credentials) -> bool:
-        try:
-            envelope = decode(head)
-        except Malformed as error:
-            name = "unknown_version" if error.unknown_version else "malformed"
-            self.counters.count_dropped(name, "dropped a message of uid %d: %s", who.userid, error)
+        envelope = self._decoded(head, f"uid {who.userid}")
+        if envelope is None:
             return False
         where = f"{envelope.exchange[:64]}/{envelope.topic[:64]}"
         if envelope.kind != Kind.FANOUT or _address(data) != (envelope.exchange, envelope.topic):

@@ -293,50 +293,43 @@ class PipelineJournal:
 
     # ------------------------------------------------------------ what comes
 
-    def frontend(self, take: Callable[[list[bytes], Credentials, int], None]) -> Any:
+    def frontend(self, take: Callable[..., None]) -> Callable[..., None]:
         """``take``, what an entry gives its messages to, with each of them noted."""
-        at = 0 if self._pipeline == Pipeline.CAST else 1
+        return self._noting(self._from_client, take)
 
-        def noted(frames: list[bytes], credentials: Credentials, index: int) -> None:
-            if not self._recording.active:
-                take(frames, credentials, index)
-                return
-            head = frames[at] if len(frames) > at else b""
-            key = b""
-            wire = frames
-            if self._pipeline == Pipeline.CALL:
-                key, wire = bytes([index]) + frames[0] + head[_ID], frames[1:]
-            self._came(self._client(index, credentials), head, wire, key)
-            take(frames, credentials, index)
-            self._recording.done()
-
-        return noted
-
-    def server(self, take: Callable[[ServerLink, list[bytes]], None]) -> Any:
+    def server(self, take: Callable[..., None]) -> Callable[..., None]:
         """``take``, what a registration socket gives replies to (the router's id first), with each of them noted."""
+        return self._noting(self._from_server, take)
 
-        def noted(link: ServerLink, frames: list[bytes]) -> None:
-            if not self._recording.active or len(frames) < 3 or frames[1][_KIND_AT] not in WHAT:
-                take(link, frames)
-                return
-            key = frames[2] + frames[1][_ID]
-            self._came(self._server(link), frames[1], frames[1:], key)
-            take(link, frames)
-            self._recording.done()
-
-        return noted
-
-    def control(self, take: Callable[[ServerLink, Envelope, list[bytes]], None]) -> Any:
+    def control(self, take: Callable[..., None]) -> Callable[..., None]:
         """The same of control messages: a notification that is given back is noted, its envelope and body behind it."""
+        return self._noting(self._given_back, take)
 
-        def noted(link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-            if self._recording.active and envelope.kind == Kind.REQUEUE and len(rest) == 2:
-                head = rest[0][:_KIND_AT] + bytes([Kind.REQUEUE]) + rest[0][_KIND_AT + 1 :]
-                self._came(self._server(link), head, rest, b"")
-            take(link, envelope, rest)
+    def _noting(self, came: Callable[..., None], take: Callable[..., None]) -> Callable[..., None]:
+        def noted(*message: Any) -> None:
+            if self._recording.active:
+                came(*message)
+            take(*message)
             self._recording.done()
 
         return noted
+
+    def _from_client(self, frames: list[bytes], credentials: Credentials, index: int) -> None:
+        at = 0 if self._pipeline == Pipeline.CAST else 1
+        head = frames[at] if len(frames) > at else b""
+        key, wire = b"", frames
+        if self._pipeline == Pipeline.CALL:
+            key, wire = bytes([index]) + frames[0] + head[_ID], frames[1:]
+        self._came(self._client(index, credentials), head, wire, key)
+
+    def _from_server(self, link: ServerLink, frames: list[bytes]) -> None:
+        if len(frames) >= 3 and frames[1][_KIND_AT] in WHAT:
+            self._came(self._server(link), frames[1], frames[1:], frames[2] + frames[1][_ID])
+
+    def _given_back(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+        if envelope.kind == Kind.REQUEUE and len(rest) == 2:
+            head = rest[0][:_KIND_AT] + bytes([Kind.REQUEUE]) + rest[0][_KIND_AT + 1 :]
+            self._came(self._server(link), head, rest, b"")
 
     def dropped(self, name: str) -> None:
         """Something was counted under ``name``: what came last, where that is a name of ``DROPPED``."""

@@ -192,7 +192,6 @@ class Listener:
             "attached": self.reachable,
             "credit": self.credit,
             "waiting": len(self.queue),
-            "waiting_bytes": self.queue_bytes,
             "unconfirmed": len(self.flying),
         }
 

@@ -35,8 +35,6 @@ from broker.oslo.frames import (
     Envelope,
     Flag,
     Kind,
-    Malformed,
-    decode,
     notify_filter,
     read_filter,
     stamped,
@@ -208,17 +206,12 @@ class NotifyProxy(ListenerRoom):
         self.topics.failed(*message.key, reason, int.from_bytes(message.stamp[:4]))
 
     def _read(self, head: bytes, whose: object) -> Envelope | None:
-        try:
-            envelope = decode(head)
-        except Malformed as error:
-            name = "unknown_version" if error.unknown_version else "malformed"
-            self.counters.count_dropped(name, "dropped a message of %s: %s", whose, error)
-            return None
-        if envelope.kind != Kind.NOTIFY:
-            text = "dropped a message of %s: saw kind %d, expected a notification"
-            self.counters.count_dropped("malformed", text, whose, envelope.kind)
-            return None
-        return envelope
+        envelope = self._decoded(head, whose)
+        if envelope is None or envelope.kind == Kind.NOTIFY:
+            return envelope
+        text = "dropped a message of %s: saw kind %d, expected a notification"
+        self.counters.count_dropped("malformed", text, whose, envelope.kind)
+        return None
 
     def _plausible(self, data: bytes, key: Key) -> bool:
         """A filter that nobody here has (any more) may still be right: its listeners may have just left."""
@@ -243,8 +236,8 @@ class NotifyProxy(ListenerRoom):
         if envelope is None:
             return
         key = (envelope.exchange, envelope.topic)
-        known = self.pools.known_of(listener, link)
-        if known is None or key not in known.keys:
+        known = self.pools.known_of(listener, link, key)
+        if known is None:
             text = "dropped what %s gave back for a listener or at a topic that is not its own"
             self.counters.count_dropped("requeue_unknown", text, link)
             return
@@ -259,7 +252,7 @@ class NotifyProxy(ListenerRoom):
                 return
         head = b"".join((head[:STAMP_AT], stamp, head[STAMP_END:]))
         message = message_of(key, envelope.id, head, body, digest)
-        self.pools.requeue(listener, message, link)
+        self.pools.requeue(message, known.pool)
         self._pause()
 
     # ------------------------------------------------------------ STATUS

@@ -100,17 +100,17 @@ class Pools(Listeners):
             self._move(ended)
         return ended
 
-    def known_of(self, listener: str, owner: Any) -> KnownListener | None:
-        """Pool and keys of ``owner``'s ``listener``, or those it had before it ended; None: there is no such."""
+    def known_of(self, listener: str, owner: Any, key: Key) -> KnownListener | None:
+        """Pool and keys of ``owner``'s ``listener``, or those it had before it ended; None: there is no such, or it
+        never listened at ``key``.
+        """
         here = self.get(listener)
         known = self._ended.get(listener) if here is None else KnownListener(here.pool, here.keys, here.owner)
-        return known if known is not None and known.owner is owner else None
+        return known if known is not None and known.owner is owner and key in known.keys else None
 
     def status(self) -> list[dict[str, Any]]:
         """See ``Listeners.status``."""
-        return [
-            {**each.status(), "pool": each.pool, "topics": [list(key) for key in each.keys]} for each in self
-        ]
+        return [{**each.status(), "pool": each.pool} for each in self]
 
     # ------------------------------------------------------------ messages
 
@@ -146,18 +146,12 @@ class Pools(Listeners):
                 self.counts["rechosen"] += 1
                 self.offer(other, message)
 
-    def requeue(self, listener: str, message: WaitingMessage, owner: Any) -> bool:
-        """A listener of ``owner`` gives a message back: to the end of the queue of the pool's next one. False: the
-        listener is not one of ``owner``'s, or never listened at the message's key.
-        """
-        known = self.known_of(listener, owner)
-        if known is None or message.key not in known.keys:
-            return False
-        other = self._another(message, known.pool)
+    def requeue(self, message: WaitingMessage, pool: str | None) -> None:
+        """A listener of ``pool`` gives a message back: to the end of the queue of its next one."""
+        other = self._another(message, pool)
         if other is not None:
             self.counts["requeued"] += 1
             self.offer(other, message)
-        return True
 
     def stamp_of(self, listener: str, number: bytes, owner: Any) -> bytes | None:
         """``stamp`` of the message ``number`` that ``listener`` of ``owner`` was given lately; told once."""

@@ -430,13 +430,21 @@ class Registration(ABC):
         if head[:4] == _BEGIN and len(head) >= HEAD_BYTES and head[4] in self.replies:
             self._take_reply(link, frames)
             return
+        envelope = self._decoded(head, link)
+        if envelope is not None:
+            self._handle_control(link, envelope, frames[2:])
+
+    def _decoded(self, head: bytes, whose: object) -> Envelope | None:
+        """The envelope of a message of ``whose``; None, and counted: it is none."""
         try:
-            envelope = decode(head)
+            return decode(head)
         except Malformed as error:
-            name = "unknown_version" if error.unknown_version else "malformed"
-            self.counters.count_dropped(name, "dropped a control message of %s: %s", link, error)
-            return
-        self._handle_control(link, envelope, frames[2:])
+            self._malformed(error, whose)
+        return None
+
+    def _malformed(self, error: Malformed, whose: object) -> None:
+        name = "unknown_version" if error.unknown_version else "malformed"
+        self.counters.count_dropped(name, "dropped a message of %s: %s", whose, error)
 
     def _new_link(self, rid: bytes, origin: str) -> ServerLink | None:
         earlier = self.links.get(rid)

@@ -69,5 +69,8 @@ class Hand:
         return self._sent()
 
     def requeue(self, name: str, message: WaitingMessage, owner: Any) -> Given | None:
-        known = self.pools.requeue(name, message, owner)
-        return self._sent() if known else None
+        known = self.pools.known_of(name, owner, message.key)
+        if known is None:
+            return None
+        self.pools.requeue(message, known.pool)
+        return self._sent()
