@@ -45,7 +45,7 @@ def test_keys_rules_and_certificate_are_read_again(rundir, capsys):
         assert len(after) == 1
         assert after != {each["fingerprint"] for each in before.values()}
         log = rundir / "proxy.log"
-        assert "reloaded: [[oslo.rules]], our certificate (public key" in log.read_text()
+        assert "reloaded: oslo.rules, our certificate (public key" in log.read_text()
         file.write_text("[oslo]\ncurve_cert = 'node.cert'\nlease_s = 9\n")
         process.send_signal(signal.SIGHUP)
         eventually(lambda: "oslo.lease_s: cannot change while the proxy runs" in log.read_text())
