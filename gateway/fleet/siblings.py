@@ -55,6 +55,8 @@ class Siblings:
         self._peers = peers
         self._place = f"{folder}/{peers.name}{SUFFIX}"
         self._tasks = Tasks()
+        self._unread: dict[socket.socket, bytearray] = {}
+        """Connections in their order, and what has come: others tell one thing with each, and end it."""
         self._listener, _ = listening.listen(Endpoint("local", self._place), BACKLOG)
         self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._places: list[
@@ -80,6 +82,8 @@ class Siblings:
         await self._tasks.stop()
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
+        for sock in list(self._unread):
+            self._leave_unread(sock)
         os.close(self._lock)
         tell_end(self._folder, self._peers.name)
 
@@ -131,34 +135,41 @@ class Siblings:
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # harmless where it was not to be had
 
     def _take(self) -> None:
-        """Hear all that others have told by now."""
-        while True:
+        """Hear all that others have told by now, each of them in the order in which it told."""
+        more = True
+        while more:
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
-                return  # that was all
+                more = False
             except OSError:  # no descriptors: it would be tried without a pause, and is with the next beat
                 asyncio.get_running_loop().remove_reader(self._listener)
-                return
-            sock.setblocking(False)
-            data = bytearray()
-            try:
-                while part := sock.recv(READ_BYTES):
-                    data += part
-            except BlockingIOError:
-                self._tasks.spawn("hear another worker", self._take_rest(sock, data))
-            except OSError:
-                sock.close()
+                more = False
             else:
-                sock.close()
-                self._hear(data)
+                sock.setblocking(False)
+                self._unread[sock] = bytearray()
+            # A worker that was stopped between connecting and sending has told nothing since. What it tells later comes
+            # behind in here, so that the older word, read first each time, never replaces the newer.
+            for each in list(self._unread):
+                self._read(each)
 
-    async def _take_rest(self, sock: socket.socket, data: bytearray) -> None:
-        with sock, contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(ASK_S):
-                while part := await asyncio.get_running_loop().sock_recv(sock, READ_BYTES):
-                    data += part
-            self._hear(data)
+    def _read(self, sock: socket.socket) -> None:
+        data = self._unread[sock]
+        try:
+            while part := sock.recv(READ_BYTES):
+                data += part
+        except BlockingIOError:
+            asyncio.get_running_loop().add_reader(sock, self._take)
+            return
+        except OSError:  # cut off: what is there is no whole message
+            pass
+        self._leave_unread(sock)
+        self._hear(data)
+
+    def _leave_unread(self, sock: socket.socket) -> None:
+        del self._unread[sock]
+        asyncio.get_running_loop().remove_reader(sock)
+        sock.close()
 
     def _hear(self, data: bytearray) -> None:
         try:

@@ -5,11 +5,13 @@ import contextlib
 import fcntl
 import os
 import resource
+import socket
 
 import pytest
 
 from broker.errors import ConfigError, NotReady
 from gateway.fleet import siblings
+from gateway.fleet.messages import encode
 from gateway.fleet.peers import SILENT_BEATS, Peers
 from gateway.fleet.siblings import Siblings, tell_end
 from tests.unit.gateway.identity import racers
@@ -204,6 +206,24 @@ async def test_a_folder_that_is_none(rundir):
 def test_processes_that_race_get_as_many_as_there_are(rundir):
     granted = racers.race(racers.acquire, 4, str(rundir), 8, 10)
     assert sum(granted) == 10, granted
+
+
+async def test_what_a_worker_told_first_is_heard_first_wherever_it_was_stopped(rundir):
+    """Between connecting and sending, say: the older word must not replace the newer."""
+    async with workers(rundir, "a", "b") as (one, two):
+        one.peers.acquire("alice", 9)
+        (before,) = one.peers.counts(["alice"])
+        one.peers.acquire("alice", 9)
+        (behind,) = one.peers.counts(["alice"])
+        with socket.socket(socket.AF_UNIX) as stopped:
+            stopped.connect(f"{rundir}/b{siblings.SUFFIX}")
+            await two.hears()
+            stopped.sendall(encode(before))
+        siblings._send(f"{rundir}/b{siblings.SUFFIX}", encode(behind))
+        two.siblings._take()
+        await two.hears()
+        assert two.peers.elsewhere("alice") == 2
+        assert not two.siblings._unread
 
 
 async def test_a_question_that_is_given_up_leaves_nothing_behind(rundir):
