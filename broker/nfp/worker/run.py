@@ -16,6 +16,7 @@ function every call returns when it is done; in an asynchronous one those that m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import logging
@@ -367,14 +368,9 @@ class TaskContext:
             was deleted meanwhile.
         """
         job, question, uuid = self._job, text(question), uuid4().hex
-        wanted = {
-            "id": uuid,
-            "question": question,
-            "default": default,
-            "timeout": max(1, round(timeout_s)),
-            "metadata": metadata,
-        }
-        asked = msgspec.json.decode(write(wanted))  # it is written again, to whoever asks for the job
+        wanted = {"id": uuid, "question": question, "default": default, "timeout": max(1, round(timeout_s))}
+        # it is written again, to whoever asks for the job
+        asked = msgspec.json.decode(write({**wanted, "metadata": metadata}))
         self._put_question(asked)
         answer = self._answers[uuid] = self._session.loop.create_future()
         job.question = asked
@@ -432,15 +428,14 @@ class TaskContext:
 
     async def _next_offset(self, timeout_s: float) -> int | None:
         """The next ``{"offset": n}`` of the client: a credit for one more chunk; None when none came in time."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with within(timeout_s):
                 while True:
                     put = await self._received(timeout_s)
                     offset = put.get("offset") if isinstance(put, dict) else None
-                    if isinstance(offset, int) and not isinstance(offset, bool):
+                    if type(offset) is int:
                         return offset
-        except TimeoutError:
-            return None
+        return None
 
     async def _stream(self, data: bytes) -> None:
         """Send raw bytes to the client; waits while the outbox is full or the broker is away."""

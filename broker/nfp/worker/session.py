@@ -22,8 +22,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.errors import HeadgateError
@@ -68,22 +68,20 @@ ACCEPT_AFTER_S: Final = 0.05
 CANCELLED_STATUS: Final = 417
 """Status of a deleted job's end: the client does not get what it was expecting (NFP, "Status Frames")."""
 RECORDED_FEATURE: Final = "recorded"
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 Manage = Callable[[Packet], bytes]
 """Answers a request to ``mmi.service.worker`` with JSON."""
 Localise = Callable[[Task, list[Any], dict[str, Any]], Awaitable[Arguments]]
 """Brings the files that arguments name."""
 
 
+@dataclass(eq=False)
 class Session:
     """One life of a worker at its brokers (``peer.channel.Receiver``); ordinary functions run in threads.
 
-    Args:
+    Attributes:
         channel: to the broker. service: what the worker offers. tasks: by name. store: where jobs are kept.
         slots: jobs at a time. manage: see ``Manage``. localise: see ``Localise``. inventory: shown to tasks.
-
-    Attributes:
-        worker, service: who we are. registered: READY was sent in this conversation.
+        worker: its name. registered: READY was sent in this conversation.
         opened: the broker's OPEN, as JSON; None: deployed NorFab's. said: what it says. pushes_results: the broker
             takes results unasked and says when it has them. keepalives_sent, keepalives_received: since the start.
         jobs: those that go on, and ended ones until their result is safe elsewhere. unrecorded: the latter, oldest
@@ -91,62 +89,52 @@ class Session:
         draining: no new jobs are run. stopping: what runs is ended. accept_after_s: ``ACCEPT_AFTER_S``.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        service: str,
-        tasks: dict[str, Task],
-        store: RunStore,
-        *,
-        slots: int,
-        manage: Manage,
-        localise: Localise,
-        inventory: dict[str, Any],
-    ) -> None:
-        self.worker = channel.name
-        self.service = service
-        self.channel = channel
-        self.tasks = tasks
-        self.store = store
-        self.manage = manage
-        self.localise = localise
-        self.inventory = inventory
+    channel: Channel
+    service: str
+    tasks: dict[str, Task]
+    store: RunStore
+    slots: int
+    manage: Manage
+    localise: Localise
+    inventory: dict[str, Any]
+    # the connection
+    registered: bool = False
+    opened: dict[str, Any] | None = None
+    said: BrokerOpen = field(default_factory=BrokerOpen)
+    pushes_results: bool = False
+    keepalives_sent: int = 0
+    keepalives_received: int = 0
+    _beat: asyncio.TimerHandle | None = None
+    _heard_at: float = 0.0
+    _sent_at: float = 0.0
+    _interval_s: float = 0.0
+    # jobs
+    jobs: dict[str, JobRun] = field(default_factory=dict)
+    unrecorded: dict[str, JobRun] = field(default_factory=dict)
+    running: dict[str, JobRun] = field(default_factory=dict)
+    done: int = 0
+    failed: int = 0
+    draining: bool = False
+    stopping: bool = False
+    accept_after_s: float = ACCEPT_AFTER_S
+    _paused: bool = True
+    _waiting: dict[str, JobRun] = field(default_factory=dict)
+    """For a slot, in the order in which they came."""
+    _unrecorded_bytes: int = 0
+    _unsent: dict[str, JobRun] = field(default_factory=dict)
+    """Results that this conversation has not taken yet, in order."""
+    _sending: bool = False
+    _safe: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever results became safe."""
+    _runs: Tasks = field(default_factory=Tasks)
+    _background: Tasks = field(default_factory=Tasks)
+
+    def __post_init__(self) -> None:
+        self.worker = self.channel.name
         self.loop = asyncio.get_running_loop()
-        self.threads = Threads(f"task of {self.worker}", slots, self.loop)
-        # the connection
-        self.registered = False
-        self.opened: dict[str, Any] | None = None
-        self.said = BrokerOpen()
-        self.pushes_results = False
-        self.keepalives_sent = 0
-        self.keepalives_received = 0
+        self.threads = Threads(f"task of {self.worker}", self.slots, self.loop)
         # it says KEEPALIVE by itself: something is always awaited of the broker, and it need not be asked
-        self._liveness = BrokerLiveness(channel, lambda: True, lambda: None, self.loop)
-        self._beat: asyncio.TimerHandle | None = None
-        self._heard_at = 0.0
-        self._sent_at = 0.0
-        self._interval_s = 0.0
-        # jobs
-        self.jobs: dict[str, JobRun] = {}
-        self.unrecorded: dict[str, JobRun] = {}
-        self.done = 0
-        self.failed = 0
-        self.running: dict[str, JobRun] = {}
-        self.draining = False
-        self.stopping = False
-        self.accept_after_s: float = ACCEPT_AFTER_S
-        self._slots = slots
-        self._paused = True
-        self._waiting: deque[JobRun] = deque()
-        """For a slot."""
-        self._unrecorded_bytes = 0
-        self._unsent: dict[str, JobRun] = {}
-        """Results that this conversation has not taken yet, in order."""
-        self._sending = False
-        self._safe = asyncio.Event()
-        """Set whenever results became safe."""
-        self._runs = Tasks()
-        self._background = Tasks()
+        self._liveness = BrokerLiveness(self.channel, lambda: True, lambda: None, self.loop)
         contain(self.loop)
 
     # -- a connection begins and ends (peer.channel.Receiver) -------------------------------------
@@ -178,8 +166,8 @@ class Session:
     def on_disconnect(self, why: str) -> None:
         """The channel looks for a broker; running jobs go on, others wait for a new word of it."""
         self.unregister()
-        waiting, self._waiting = self._waiting, deque()
-        for job in waiting:
+        waiting, self._waiting = self._waiting, {}
+        for job in waiting.values():
             self._hold(job)
         for job in self.jobs.values():
             job.repost = None
@@ -345,7 +333,7 @@ class Session:
         elif job.state not in (HELD, WAITING):
             self._send_accepted(job)
         else:  # somebody else has a place for it
-            self._stop_waiting(job)
+            self._waiting.pop(job.uuid, None)
             job.stop_timer()
             self._remove(job)
             if job.stored:
@@ -356,7 +344,7 @@ class Session:
         """``job`` was deleted: end it at once when it waits, else what it waits for; a thread is only told."""
         job.cancelled = True
         if job.running is None:
-            self._stop_waiting(job)
+            self._waiting.pop(job.uuid, None)
             self._finish(job, job.cancellation())
         elif job.waiting is not None:
             # behind its first step: without one it would keep its slot, and have no result
@@ -409,7 +397,7 @@ class Session:
             try:
                 await self._accept(job)
             except HeadgateError as error:
-                self._end_unstarted(job, self._not_stored(error), 500)
+                self._finish(job, self._not_stored(error), 500)
         if not job.ended:
             self._wait_for_slot(job)
 
@@ -423,7 +411,7 @@ class Session:
             return False
         if found is None or not found.result:
             error = f"job {job.uuid} was {state} here before, and there is no result to be read"
-            self._end_unstarted(job, error, 417 if state == "cancelled" else 500)
+            self._finish(job, failure(error), 417 if state == "cancelled" else 500)
             return True
         job.stored = job.accepted = True
         self._close(job, found.status, found.result, failed=found.failed)
@@ -467,7 +455,7 @@ class Session:
         job.confirmed = False
         job.stop_timer()
         error = f"no broker said within {job.timeout_s:g} s that {self.worker} may run the job"
-        job.timer = self.loop.call_later(max(0.0, job.left_s), self._end_unstarted, job, error, 408)
+        job.timer = self.loop.call_later(max(0.0, job.left_s), self._finish, job, failure(error), 408)
 
     def _release(self, job: JobRun) -> bool:
         """A job that was held back waits for its slot; False when it was not."""
@@ -491,18 +479,13 @@ class Session:
 
     def _wait_for_slot(self, job: JobRun) -> None:
         job.step("wait")
-        self._waiting.append(job)
+        self._waiting[job.uuid] = job
         self._start_waiting()
-
-    def _stop_waiting(self, job: JobRun) -> None:
-        """``job``, if it waits for a slot, is not to get one."""
-        if job.state == WAITING:
-            self._waiting.remove(job)
 
     def _start_waiting(self) -> None:
         """Fill free slots, in the order in which the jobs came; before the first connection they stay free."""
-        while self._waiting and len(self.running) < self._slots and not self._paused:
-            job = self._waiting.popleft()
+        while self._waiting and len(self.running) < self.slots and not self._paused:
+            job = self._waiting.pop(next(iter(self._waiting)))
             job.step("start")
             task = self.tasks.get(job.task)
             kind = JobContext if task is None or task.asynchronous else ThreadContext
@@ -520,7 +503,7 @@ class Session:
                 job.started_s = time.time()
                 result = self._no_task(job) if task is None else await job.bring(task, context, self)
         except HeadgateError as error:  # of the store
-            result, status = failure(self._not_stored(error)), 500
+            result, status = self._not_stored(error), 500
         except asyncio.CancelledError:
             if not job.cancelled:  # the worker ends: the job has no result
                 raise
@@ -538,8 +521,7 @@ class Session:
         except Exception as error:
             said = f"the result cannot be kept: {about(error)}"
             log.error("job %s: %s", job.uuid, said)
-            if not job.ended:
-                self._finish(job, failure(said, error))
+            self._finish(job, failure(said, error))
         finally:
             self._start_waiting()
 
@@ -556,7 +538,7 @@ class Session:
             return False
         if job.idempotent:
             if self.pushes_results:
-                job.timer = self.loop.call_later(self.accept_after_s, self._still_running, job)
+                job.timer = self.loop.call_later(self.accept_after_s, self._accept_late, job)
             if job.stored:
                 self.store.started(job.uuid)
         else:
@@ -577,18 +559,18 @@ class Session:
             self._send_event(job, "progress", "starting", "running")
         return True
 
-    def _still_running(self, job: JobRun) -> None:
+    def _accept_late(self, job: JobRun) -> None:
         """A job that may be run twice is still there after a while: now its broker is told that it is in hand."""
-        job.timer = None
-        self._background.spawn(f"accept {job.uuid}", self._accept_late(job))
 
-    async def _accept_late(self, job: JobRun) -> None:
-        if job.ended:
-            return  # it was deleted in this very moment, and nobody wants to find it
-        try:
-            await self._accept(job)
-        except HeadgateError as error:
-            log.warning("%s: job %s is not stored: %s", self.worker, job.uuid, error)
+        async def accept() -> None:
+            if job.ended:
+                return  # it was deleted in this very moment, and nobody wants to find it
+            try:
+                await self._accept(job)
+            except HeadgateError as error:
+                log.warning("%s: job %s is not stored: %s", self.worker, job.uuid, error)
+
+        self._background.spawn(f"accept {job.uuid}", accept())
 
     def _no_task(self, job: JobRun) -> Result:
         said = f"no task {job.task[:64]!r}, expected one of {', '.join(sorted(self.tasks))}"
@@ -596,18 +578,15 @@ class Session:
             said = 'the body names no task, expected JSON with "task", "args" and "kwargs"'
         return failure(said, LookupError(said))
 
-    def _not_stored(self, error: HeadgateError) -> str:
-        return f"worker {self.worker} cannot store the job: {error}"
+    def _not_stored(self, error: HeadgateError) -> Result:
+        return failure(f"worker {self.worker} cannot store the job: {error}")
 
     # -- it has its result ------------------------------------------------------------------------
 
-    def _end_unstarted(self, job: JobRun, error: str, status: int) -> None:
-        """``job`` ends with ``error`` and its task is not entered; nothing happens when it has ended."""
-        if not job.ended:
-            self._finish(job, failure(error), status)
-
     def _finish(self, job: JobRun, result: Result, status: int = 200) -> None:
-        """``job`` ends with ``result``: store it, send it."""
+        """``job`` ends with ``result``: store it, send it. Harmless when it has ended."""
+        if job.ended:
+            return
         body = self._written(job, result)
         fitting = self._fitting(job, body)
         failed = result.failed or fitting is not body
@@ -736,7 +715,7 @@ class Session:
                 self._hold(job)
             else:
                 error = f"worker {self.worker} ended while it ran {job.task}, which must not be run twice"
-                self._end_unstarted(job, error, 200)
+                self._finish(job, failure(error))
 
     def listed(self) -> dict[str, list[Any]]:
         """For OPEN: what this worker holds, uuid to attempt and state."""
@@ -781,10 +760,7 @@ class Session:
 
 
 def event_time() -> str:
-    """Now as events carry it: ``dd-Mon-YYYY HH:MM:SS.mmm``, local time, English in every locale."""
+    """Now as events carry it: ``dd-Mon-YYYY HH:MM:SS.mmm``, local time, English in every locale as ``ctime`` is."""
     now = time.time()
-    at = time.localtime(now)
-    return (
-        f"{at.tm_mday:02d}-{_MONTHS[at.tm_mon - 1]}-{at.tm_year} "
-        f"{at.tm_hour:02d}:{at.tm_min:02d}:{at.tm_sec:02d}.{int(now * 1000) % 1000:03d}"
-    )
+    _, month, day, clock, year = time.ctime(now).split()
+    return f"{day:0>2}-{month}-{year} {clock}.{int(now * 1000) % 1000:03d}"
