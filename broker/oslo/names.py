@@ -5,6 +5,7 @@ Pure: no input, no output, no clock.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -70,6 +71,15 @@ REASONS: Final = {
     Reason.ANSWERED: "it may have been executed: its answer was lost with a connection",
     Reason.NO_CALLER: "nobody waits for this reply",
 }
+ERRNOS: Final = {
+    Reason.NO_ROUTE: errno.EHOSTUNREACH,
+    Reason.DENIED: errno.EPERM,
+    Reason.BUSY: errno.EAGAIN,
+    Reason.MALFORMED: errno.EPROTO,
+    Reason.EXPIRED: errno.ETIMEDOUT,
+    Reason.LEAVING: errno.ESHUTDOWN,
+}
+"""What an errno says of it, as a bridge on a Flux broker does."""
 
 
 def control_file(pipeline: Pipeline) -> str:

@@ -19,9 +19,8 @@ from broker.oslo.frames import HEAD_BYTES, MAGIC, STAMP_AT, STAMP_END, VERSION, 
 from broker.oslo.names import Reason
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.listeners import Listener, Listeners
-from broker.oslo.proxy.pipeline import ListenerRoom
+from broker.oslo.proxy.pipeline import ListenerRoom, TopicStats
 from broker.oslo.proxy.registration import CannotOpen, ServerLink
-from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.reactor.socket import Frames
 from broker.oslo.records import Opening
 from broker.transport.curve import Certificate

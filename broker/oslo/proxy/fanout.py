@@ -24,7 +24,7 @@ connection, which may be deleted by then). Several subscribers that do not read 
 one copy of a message.
 
 So large messages may take more than the bytes that are asked for: subscribers that read nothing are cut off
-(``slow_consumers``).
+(``subscribers``).
 
 libzmq tells whose subscription it reports in a list beside the messages, which a peer that sends something else than
 subscriptions throws out of step until everything has been read. Subscriptions read in between are not granted; whoever
@@ -38,7 +38,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -47,12 +47,9 @@ from broker.name_stats import NameStats
 from broker.oslo.frames import (
     FANOUT_LETTER,
     HANDSHAKE_LETTER,
-    HEAD_BYTES,
     ID_BYTES,
-    MAGIC,
-    VERSION,
+    Envelope,
     Kind,
-    decode,
     encode,
     numbered,
     read_filter,
@@ -67,29 +64,21 @@ from broker.oslo.proxy.journal import Recording
 from broker.oslo.proxy.pipeline import PipelineRoom
 from broker.oslo.proxy.registration import CannotOpen, ServerLink
 from broker.oslo.proxy.restart_gate import runs
-from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
-from broker.oslo.proxy.subscriptions import GrantedSubscriptions
+from broker.oslo.proxy.subscribers import TYPICAL_BYTES, GrantedSubscriptions, SlowConsumers
 from broker.oslo.reactor import Reactor, Socket
 from broker.oslo.reactor.binding import bind_local, guard, remove_socket
 from broker.oslo.reactor.socket import Frames
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
 from broker.oslo.records import Opened, Opening, Record, to_json
-from broker.transport.curve import Certificate
 
 NUMBERS_MAX: Final = 65_536
 """Filters whose last number is kept while nobody hears them: a server that comes back sees what it missed."""
-PASSED_MAX: Final = 16_384
-"""Senders and addresses that were looked at and may pass; then all are forgotten and looked at again."""
-PASSED_BYTES_MAX: Final = 1024
-"""Longer envelopes are looked at each time."""
 FILTER_BYTES_MAX: Final = 2 * (NAME_BYTES_MAX + 1) + 1
 TOKEN_BYTES: Final = len(HANDSHAKE_LETTER) + ID_BYTES
 FEWEST_MSGS: Final = 64
 """What may wait for one subscriber in any case: a healthy one is this far behind, now and then."""
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
-_BEGIN: Final = MAGIC + bytes([VERSION, Kind.FANOUT])
-_BEGIN_BYTES: Final = len(_BEGIN)
 
 
 class SubscriberAccess:
@@ -114,6 +103,13 @@ class SubscriberAccess:
         return f"{next(self._numbers)} {address}"
 
 
+class HeardTopic(NamedTuple):
+    """What somebody here hears: what the directory is told of it, and where its messages are counted."""
+
+    record: Record
+    stats: NameStats
+
+
 class FanoutProxy(PipelineRoom):
     """One node's pipeline of fan-outs; arguments and attributes as ``PipelineRoom``'s.
 
@@ -131,10 +127,8 @@ class FanoutProxy(PipelineRoom):
         self, reactor: Reactor, config: NodeConfig, acl: AccessControl, recording: Recording | None = None
     ) -> None:
         super().__init__(reactor, config, acl, recording)
-        self._records: dict[bytes, Record] = {}
-        self._stats: dict[bytes, NameStats] = {}
+        self._topics: dict[bytes, HeardTopic] = {}
         self._numbers: dict[bytes, int] = {}
-        self._passed: set[tuple[Credentials, bytes, bytes]] = set()
         self.heard = GrantedSubscriptions(alive)
         self._keeper = SubscriberAccess(acl)
         self._in_doubt = False
@@ -174,11 +168,6 @@ class FanoutProxy(PipelineRoom):
         for data in self.heard.heard():
             found.update({credentials(name)[2] or 0 for name in self.heard.names(data)})
         return found
-
-    def renew(self, certificate: Certificate | None) -> int:
-        """See ``PipelineRoom.renew``."""
-        self._passed.clear()
-        return super().renew(certificate)
 
     def _review(self) -> int:
         """Cut off the processes that hear what they may not hear any more; returns how many. They connect and subscribe
@@ -261,8 +250,8 @@ class FanoutProxy(PipelineRoom):
             self._journal.heard(data)
         address = _address(data)
         if address is not None:
-            record = self._records[data] = Record(*address)
-            self._stats[data] = self.topics.of(*address, listened=True)
+            record = Record(*address)
+            self._topics[data] = HeardTopic(record, self.topics.of(*address, listened=True))
             for socket in self._frontend.sockets:
                 socket.send((b"\1" + data,))
             self._announcer.add((record,))
@@ -271,19 +260,15 @@ class FanoutProxy(PipelineRoom):
         """Nobody hears it any more."""
         if self._journal is not None:
             self._journal.unheard(data)
-        self._stats.pop(data, None)
-        record = self._records.pop(data, None)
-        if record is not None:
+        topic = self._topics.pop(data, None)
+        if topic is not None:
             for socket in self._frontend.sockets:
                 socket.send((b"\0" + data,))
-            self._announcer.remove((record,))
-            if len(self._numbers) > NUMBERS_MAX + len(self._records):
-                self._forget_numbers()
-
-    def _forget_numbers(self) -> None:
-        unheard = [data for data in self._numbers if data not in self._records]
-        for data in unheard[: len(unheard) // 2]:
-            del self._numbers[data]
+            self._announcer.remove((topic.record,))
+            if len(self._numbers) > NUMBERS_MAX + len(self._topics):
+                unheard = [data for data in self._numbers if data not in self._topics]
+                for number in unheard[: len(unheard) // 2]:
+                    del self._numbers[number]
 
     def _count_cut(self, pid: int) -> None:
         self.counters.count_dropped(
@@ -300,21 +285,15 @@ class FanoutProxy(PipelineRoom):
             )
             return
         data, head, body = frames
-        passed = (who, data, head[HEAD_BYTES:])
-        if passed not in self._passed or head[:_BEGIN_BYTES] != _BEGIN:
-            if not self._may_pass(data, head, who):
-                return
-            if len(head) <= PASSED_BYTES_MAX:
-                if len(self._passed) >= PASSED_MAX:
-                    self._passed.clear()
-                self._passed.add(passed)
-        stats = self._stats.get(data)
-        if stats is None:
+        envelope = self._decoded(head, f"uid {who.userid}")
+        if envelope is None or not self._may_pass(data, envelope, who):
+            return
+        topic = self._topics.get(data)
+        if topic is None:
             self.counters.count("nobody")  # it was on its way when the last server left
-            envelope = decode(head)
             self.topics.refused(envelope.exchange, envelope.topic, Reason.NO_ROUTE, who.userid)
             return
-        stats.calls += 1
+        topic.stats.calls += 1
         number = self._numbers.get(data, 0) + 1
         self._numbers[data] = number
         self.counters.counts["published"] += 1
@@ -325,10 +304,7 @@ class FanoutProxy(PipelineRoom):
         self._exit.send(frames)
         self._slow_consumers.published(sum(map(len, frames)))
 
-    def _may_pass(self, data: bytes, head: bytes, who: Credentials) -> bool:
-        envelope = self._decoded(head, f"uid {who.userid}")
-        if envelope is None:
-            return False
+    def _may_pass(self, data: bytes, envelope: Envelope, who: Credentials) -> bool:
         where = f"{envelope.exchange[:64]}/{envelope.topic[:64]}"
         if envelope.kind != Kind.FANOUT or _address(data) != (envelope.exchange, envelope.topic):
             text = "dropped a message of kind %d for %s at the filter %r, expected a fan-out of that topic"
@@ -350,7 +326,7 @@ class FanoutProxy(PipelineRoom):
             "exit": {**told, "denied": self._keeper.denied, "filters": len(self.heard)},
             "topics": {
                 f"{record.exchange}/{record.topic}": self.heard.count(data)
-                for data, record in self._records.items()
+                for data, (record, _stats) in self._topics.items()
             },
         }
 

@@ -52,9 +52,8 @@ from broker.oslo.frames import (
     decode,
     read_filter,
 )
-from broker.oslo.names import PRIORITIES, Pipeline, Reason
+from broker.oslo.names import ERRNOS, PRIORITIES, Pipeline, Reason
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.topic_stats import ERRNOS
 from broker.oslo.reactor import Reactor, Socket
 from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.router import RouterSocket

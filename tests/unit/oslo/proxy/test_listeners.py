@@ -20,7 +20,7 @@ from broker.oslo.proxy.listeners import (
     Listeners,
     WaitingMessage,
 )
-from broker.oslo.proxy.topic_stats import TopicStats
+from broker.oslo.proxy.pipeline import TopicStats
 from broker.oslo.records import Opening, Record
 from tests.tables import for_each
 

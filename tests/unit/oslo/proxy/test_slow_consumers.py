@@ -16,9 +16,9 @@ import zmq
 
 from broker.oslo.frames import Kind, encode, fanout_filter, new_id
 from broker.oslo.names import Pipeline
-from broker.oslo.proxy import slow_consumers
+from broker.oslo.proxy import subscribers
 from broker.oslo.proxy.fanout import FanoutProxy
-from broker.oslo.proxy.slow_consumers import LOOK_S, STILL_S, SlowConsumers
+from broker.oslo.proxy.subscribers import LOOK_S, STILL_S, SlowConsumers
 from tests.unit.oslo.proxy.publishing import Rig
 
 NOVA, CINDER = fanout_filter("openstack", "nova"), fanout_filter("openstack", "cinder")
@@ -132,8 +132,8 @@ class Watched:
         self.now_s = 0.0
         self.cut: list[int] = []
         self._due: list[Callable[[], None]] = []
-        monkeypatch.setattr(slow_consumers, "SocketEvents", lambda *_: None)
-        monkeypatch.setattr(slow_consumers, "_unread", lambda _sock: 4096)
+        monkeypatch.setattr(subscribers, "SocketEvents", lambda *_: None)
+        monkeypatch.setattr(subscribers, "_unread", lambda _sock: 4096)
         reactor: Any = SimpleNamespace(
             now=lambda: self.now_s, call_later=lambda _s, call: self._due.append(call)
         )
@@ -144,7 +144,7 @@ class Watched:
             bytes_max=bytes_max,
             cut=self.cut.append,
         )
-        self.consumers._peers[3] = slow_consumers._Peer(socket.socket(socket.AF_UNIX), 42)
+        self.consumers._peers[3] = subscribers._Peer(socket.socket(socket.AF_UNIX), 42)
 
     def look(self, after_s: float) -> None:
         self.now_s += after_s

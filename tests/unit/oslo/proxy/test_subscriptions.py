@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.oslo.proxy import subscriptions
+from broker.oslo.proxy import subscribers
 from broker.oslo.proxy.fanout import alive
-from broker.oslo.proxy.subscriptions import NAMES_SPARE, GrantedSubscriptions
+from broker.oslo.proxy.subscribers import NAMES_SPARE, GrantedSubscriptions
 
 F, G = b"Fx\0y\0", b"Fx\0z\0"
 
@@ -68,8 +68,8 @@ def test_what_was_passed_over_ends_without_harm() -> None:
 
 
 def test_limits_for_each_user_and_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "FILTERS_MAX", 3)
-    monkeypatch.setattr(subscriptions, "FILTERS_OF_USER_MAX", 2)
+    monkeypatch.setattr(subscribers, "FILTERS_MAX", 3)
+    monkeypatch.setattr(subscribers, "FILTERS_OF_USER_MAX", 2)
     subs = made()
     for data in (F, G):
         assert subs.has_room(data, 1)

@@ -8,7 +8,7 @@ from broker.name_stats import OTHER
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
 from broker.oslo.proxy import call
-from broker.oslo.proxy.topic_stats import TOPICS_MAX, UNPROVEN_MAX, TopicStats
+from broker.oslo.proxy.pipeline import TOPICS_MAX, UNPROVEN_MAX, TopicStats
 from tests.live.oslo_raw import until
 
 
