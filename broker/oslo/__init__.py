@@ -19,7 +19,7 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back, in ten file
     client.session.ClientSession.call             hands a PendingCall over to the thread of the sockets, and waits
     [the thread of the sockets]
     client.calls.CallSender.start                 keeps it until it is answered or its time is over
-    client.calls.CallSender.place                 who listens there (``routing``), whose turn it is (``chooser``)
+    client.calls.CallSender.place                 who listens there, whose turn it is (``routing``)
     client.links.NodeLink.submit                  sends it to the node's proxy (DEALER), or lets it wait
     [the proxy of the server's node]
     proxy.call.CallProxy.on_client_message        who sends (``frontend``, ROUTER), may they, which server, has it

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.oslo.client.chooser import Chooser
+from broker.oslo.client.routing import Chooser
 from broker.oslo.directory.state import Server
 
 NODES = ("n1", "n2", "n3")

@@ -2,14 +2,11 @@
 
 ::
 
-    process         the clients of this process; what a fork does to them
     waiting         how a thread, or a greenlet, waits for the thread of the sockets
-    session         ClientSession: the way into the pipelines; ``open_session``
+    session         ClientSession: the way into the pipelines; ``open_session``; the clients of a process, and forks
     client          Client: what belongs to one ``Settings``: the thread of the sockets; what callers hand over to it
-    routing         who listens where, as last heard
-    calls           calls: pending ones, choose, send, choose again, answer; those that have no place now
-    casts           casts on their way out
-    chooser         PURE  strict round robin over servers
+    routing         who listens where, as last heard, and whose turn it is
+    calls           calls: pending ones, choose, send, choose again, answer; those that have no place now; casts
     links           a pipeline's sender and its links, one to each node: the outbox, whether it moves, what goes again
     resend          PURE  what is sent again when a connection ends, and which of it a listener has had: none runs twice
     publishing      fan-outs and notifications: published to a node once it has subscribed, until then they wait
@@ -17,7 +14,7 @@
     proxy_links     the links to the own proxy: listeners opened, closed, opened again when it restarts; fan-outs
     inbox           what one listener has received and the application has not taken yet, and its credit
 
-Callers touch ``process``, ``session``, ``waiting``, ``inbox`` and what ``Client`` names; all else belongs to the thread
+Callers touch ``session``, ``waiting``, ``inbox`` and what ``Client`` names; all else belongs to the thread
 of the sockets.
 """
 

@@ -1,4 +1,4 @@
-"""Calls, in the thread of the sockets: choose a server, send, choose again where nobody has it yet.
+"""Calls and casts, in the thread of the sockets: choose a server, send, choose again where nobody has it yet.
 
 A message is given to another server only when it is certain that none has it: libzmq did not take it, or the proxy of
 the node said REFUSED. What libzmq took and its connection may have lost is sent again to the same server only, which
@@ -20,14 +20,12 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
 from broker.awake import StallMeter
-from broker.oslo.client.casts import Cast
-from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.links import NodeLink, Sender
 from broker.oslo.client.resend import Parcel
-from broker.oslo.client.routing import RoutingTable, Servers
+from broker.oslo.client.routing import Chooser, RoutingTable, Servers
 from broker.oslo.contract import Address, CallTimeout, Closed, OsloFailure, Refused, Undelivered, Unroutable
 from broker.oslo.directory.state import Server
-from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, encode
+from broker.oslo.frames import NO_ID, Envelope, Flag, Kind, Malformed, decode, encode
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.socket import Frames
@@ -339,6 +337,24 @@ class RetryQueue:
             if nowhere and not everything:
                 return calls[at + 1 :]
         return []
+
+
+class Cast(Parcel):
+    """A request for one server that wants no answer.
+
+    Attributes:
+        listener: who was chosen.
+        id: of the message, from the first time that it is sent.
+    """
+
+    __slots__ = ("address", "body", "id", "listener")
+
+    def __init__(self, address: Address, body: bytes) -> None:
+        super().__init__(len(body))
+        self.address = address
+        self.body = body
+        self.listener = ""
+        self.id = NO_ID
 
 
 class CallSender(Sender[PendingCall]):
@@ -657,3 +673,68 @@ def timeout_text(
         return f"{begin}: {who}; all have refused it, the last time because {REASONS[reason]}"
     nodes = ", ".join(sorted({one.node for one in servers})[:8])
     return f"{begin}: {who}; the proxies of their nodes ({nodes}) are out of reach, nothing was sent"
+
+
+class CastSender(Sender[Cast]):
+    """The casts of one client.
+
+    Args:
+        chooser: whose turn it is, over calls and casts.
+        confirm: sends one over the pipeline of calls, for a server that is not reached by that of casts.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        chooser: Chooser[Server],
+        confirm: Callable[[Cast], None],
+    ) -> None:
+        super().__init__(client, Pipeline.CAST)
+        self._chooser = chooser
+        self._confirm = confirm
+
+    def busy(self, address: Address) -> bool:
+        """Whether as much as may waits for each node of the address, any thread."""
+        return bool(self.full) and self.full.issuperset(self._routes.nodes(address) or ("",))
+
+    def start(self, cast: Cast) -> None:
+        """A cast that was handed over."""
+        if self._takes(cast.size, "casts"):
+            self.place(cast)
+
+    def place(self, parcel: Cast) -> None:
+        """Choose a server and hand the cast to its node's link."""
+        servers = self._routes.find(parcel.address).casts
+        if not servers:
+            self.note_nobody("cast", parcel.address)
+            return
+        choose = self._chooser.choose
+        one = choose(parcel.address, servers, self.bad) or choose(parcel.address, servers)
+        assert one is not None  # without nodes to pass over there is always one
+        if Pipeline.CAST in one.pipelines:
+            link = self.get(one.node)
+            if link is not None:
+                parcel.listener = one.listener
+                link.submit(parcel)
+                return
+        self._confirm(parcel)
+
+    def pack(self, parcel: Cast) -> Frames:
+        """See ``Sender``."""
+        if parcel.id == NO_ID:
+            parcel.id = self.ids.next()
+        address = parcel.address
+        head = encode(
+            Kind.CAST,
+            address.exchange,
+            address.topic,
+            address.server,
+            (parcel.listener,),
+            flags=_REPEATED if parcel.repeated else 0,
+            id=parcel.id,
+        )
+        return (head, parcel.body)
+
+    def has_others(self, parcel: Cast) -> bool:
+        """See ``Sender``."""
+        return any(one.node not in self.down for one in self._routes.find(parcel.address).casts)

@@ -25,13 +25,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.oslo.client.calls import CallSender
-from broker.oslo.client.casts import Cast, CastSender
-from broker.oslo.client.chooser import Chooser
+from broker.oslo.client.calls import CallSender, Cast, CastSender
 from broker.oslo.client.links import TrustedFolder
 from broker.oslo.client.listeners import Listeners
 from broker.oslo.client.publishing import Fanouts, Notifications, Publication, Publisher
-from broker.oslo.client.routing import RoutingTable
+from broker.oslo.client.routing import Chooser, RoutingTable
 from broker.oslo.client.waiting import LogWriter, Waiter, Waiters
 from broker.oslo.contract import Address, Closed, OsloFailure, Settings, TooLarge, Undelivered
 from broker.oslo.directory.state import Server

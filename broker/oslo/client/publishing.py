@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.links import LOST_S, NodeLink, Sender
 from broker.oslo.client.resend import Parcel
+from broker.oslo.client.routing import Chooser
 from broker.oslo.contract import Address
 from broker.oslo.frames import NO_ID, Kind, encode, fanout_filter, notify_filter, read_filter, repeated
 from broker.oslo.names import CHOSEN_MAX, Pipeline

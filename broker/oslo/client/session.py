@@ -1,22 +1,36 @@
-"""The way into the pipelines that callers see, from any thread or greenlet."""
+"""The way into the pipelines that callers see, from any thread or greenlet; the clients of this process, one for each
+``Settings``, and what a fork does to them.
+
+Nothing is opened before the first message or listener: services make their driver objects first and fork afterwards.
+What a forked child inherits of running clients belongs to the parent: it is put aside whole (``_graveyard``), so that
+nothing of it is closed, ended or collected, and the child begins anew, with locks, queues, descriptors and identities
+of its own, as soon as it uses a session.
+"""
 
 # compiled: mypyc
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.oslo.client import process
-from broker.oslo.client.calls import CONFIRM_S, Answer, PendingCall
-from broker.oslo.client.casts import Cast
+from broker.oslo.client.calls import CONFIRM_S, Answer, Cast, PendingCall
 from broker.oslo.client.client import Client
 from broker.oslo.client.inbox import ClientInbox
 from broker.oslo.client.publishing import Publication
-from broker.oslo.client.waiting import Waiter, bounded, new_waiter
+from broker.oslo.client.waiting import (
+    NativeWaiter,
+    Waiter,
+    bounded,
+    bury_dispatchers,
+    end_dispatchers,
+    new_waiter,
+)
 from broker.oslo.contract import (
     Address,
     Closed,
@@ -28,6 +42,7 @@ from broker.oslo.contract import (
 )
 from broker.oslo.frames import Kind, check_name
 from broker.oslo.names import LISTENER_CHARS, Reason
+from broker.oslo.reactor import natives
 from broker.oslo.records import Record
 from broker.trust import folder_objection
 
@@ -37,6 +52,83 @@ CHECKED_MAX: Final = 4096
 """Addresses whose names were checked; beyond it all are checked again."""
 STUCK_S: Final = 10.0
 """So long after its end a call is given up even if the thread of the sockets says nothing, which would be a bug."""
+
+
+class ProcessState:
+    """What one process has; a forked child begins with a new one.
+
+    Attributes:
+        lock: a real one, held for a few instructions.
+        clients: those in use, by their settings.
+    """
+
+    def __init__(self) -> None:
+        self.lock = natives.allocate_lock()
+        self.clients: dict[Settings, Client] = {}
+
+
+_graveyard: list[Any] = []
+_exit_known = False
+state = ProcessState()
+
+
+def attach(mine: ProcessState, settings: Settings) -> Client:
+    """A client for ``settings``; give it back by ``detach``. Under the lock of ``mine``, the state of this process.
+
+    Raises:
+        OsloFailure: the thread of the sockets could not be started.
+    """
+    global _exit_known
+    client = mine.clients.get(settings)
+    if client is None or client.failed:
+        client = Client(settings)
+        client.start()
+        mine.clients[settings] = client
+        if not _exit_known:
+            _exit_known = True
+            atexit.register(_at_exit)
+    client.users += 1
+    return client
+
+
+def detach(mine: ProcessState, client: Client) -> None:
+    """Give a client back; its last user waits until it has flushed and closed, not much longer than its linger."""
+    ended = new_waiter()
+    with mine.lock:
+        client.users -= 1
+        if client.users > 0:
+            return
+        if mine.clients.get(client.settings) is client:
+            del mine.clients[client.settings]
+        wait = client.end(ended)
+    wait()
+    if not mine.clients:
+        end_dispatchers()
+
+
+def _at_exit() -> None:
+    """The interpreter ends: whoever did not close its session has its messages flushed, too (never through a hub)."""
+    mine = state
+    waits = []
+    with mine.lock:
+        for client in mine.clients.values():
+            client.end_inboxes()  # threads of servers are joined after this: they must find nothing more to do
+            waits.append(client.end(NativeWaiter()))
+        mine.clients.clear()
+    for wait in waits:
+        wait()
+
+
+def _after_fork() -> None:
+    """In the child: keep what is the parent's for ever, untouched, and begin anew."""
+    global state
+    buried = [state, bury_dispatchers()]
+    _graveyard.append(buried)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(buried))  # not even the end of the interpreter may collect it
+    state = ProcessState()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def open_session(settings: Settings) -> ClientSession:
@@ -54,7 +146,7 @@ class ClientSession:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._mine: process.ProcessState | None = None
+        self._mine: ProcessState | None = None
         self._client: Client | None = None
         self._inboxes: list[ClientInbox] = []
         self._closed = False
@@ -72,16 +164,16 @@ class ClientSession:
             if address not in self._checked:
                 self._check(address)
         client = self._client
-        if client is not None and self._mine is process.state and not (self._closed or client.failed):
+        if client is not None and self._mine is state and not (self._closed or client.failed):
             return client
-        mine = process.state
+        mine = state
         with mine.lock:
             if self._closed:
                 raise Closed("the session is closed")
             if self._mine is not mine or self._client is None or self._client.failed:
                 if not self._settings.directories:
                     self._check_folder()
-                self._client = process.attach(mine, self._settings)
+                self._client = attach(mine, self._settings)
                 self._inboxes = []
                 self._mine = mine
             return self._client
@@ -264,7 +356,7 @@ class ClientSession:
         body_max = client.routes.body_max
         inbox = ClientInbox(client.post, owner, listener, records, pool, limits, rpc=rpc, body_max=body_max)
         where = f"{records[0].exchange}/{records[0].topic}"
-        with process.state.lock:
+        with state.lock:
             if self._closed:
                 raise Closed(f"{where}: the session is closed")
             self._inboxes = [each for each in self._inboxes if not each.closed] + [inbox]
@@ -298,7 +390,7 @@ class ClientSession:
     def status(self) -> dict[str, Any]:
         """What this process counts, its sockets, what it knows of the directory; {} when nothing is open."""
         client = self._client
-        if client is None or self._mine is not process.state or client.over:
+        if client is None or self._mine is not state or client.over:
             return {}
         waiter = new_waiter()
         status: dict[str, Any] = {}
@@ -313,7 +405,7 @@ class ClientSession:
 
     def close(self) -> None:
         """Flush what was handed over, within ``Settings.linger_s``, then end; harmless twice."""
-        mine = process.state
+        mine = state
         with mine.lock:
             if self._closed:
                 return
@@ -329,4 +421,4 @@ class ClientSession:
         left = new_waiter()
         if client.post(client.leave, self, left):
             left.wait(self._settings.linger_s)
-        process.detach(mine, client)
+        detach(mine, client)

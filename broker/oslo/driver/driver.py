@@ -19,13 +19,12 @@ from oslo_messaging._drivers import base
 
 from broker.oslo import client
 from broker.oslo.bodies import BodyFormat
-from broker.oslo.contract import Address, OsloFailure
+from broker.oslo.contract import Address, CallTimeout, OsloFailure, Undelivered, Unroutable
 from broker.oslo.driver import options, serialization
-from broker.oslo.driver.errors import sent_by_client, translated
 from broker.oslo.driver.listener import LEAST_WINDOW, ServerListener, ZmqListener
-from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
+from broker.oslo.driver.options import Exchanges, masked, overridden, read_settings
 from broker.oslo.frames import check_name
-from broker.oslo.names import DEFAULT_EXCHANGE
+from broker.oslo.names import DEFAULT_EXCHANGE, Reason
 
 if TYPE_CHECKING:
     from broker.oslo.client.inbox import ClientInbox
@@ -35,6 +34,46 @@ log = logging.getLogger(__name__)
 
 _ADDRESSES_KEPT: Final = 4096
 """Addresses that one driver has checked and keeps: services speak to the same ones again and again."""
+
+
+class ZmqDriverError(base.TransportDriverError):  # type: ignore[misc]
+    """A message that was refused, or a session that was closed in the meantime.
+
+    Clients of RPC see it as ``ClientSendError``.
+    """
+
+
+class MessageRefused(ZmqDriverError):
+    """A node's proxy refused the message; ``reason`` is one of ``names.Reason``."""
+
+    def __init__(self, text: str, reason: Reason) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def sent_by_client(error: Exception, target: Any) -> Exception:
+    """What a client of RPC is to see of ``error``: a ``ClientSendError`` where it is one of this driver.
+
+    oslo.messaging makes the same of it, but not before 17.1, where it stumbles over a name that it does not have.
+    """
+    return oslo_messaging.ClientSendError(target, error) if isinstance(error, ZmqDriverError) else error
+
+
+def translated(failure: OsloFailure, address: Address, message: Any) -> Exception:
+    """The exception that an application is to see; ``address`` and ``message`` are of what was sent."""
+    reason = getattr(failure, "reason", None)
+    if isinstance(failure, CallTimeout):
+        return oslo_messaging.MessagingTimeout(str(failure))  # type: ignore[no-any-return]
+    if isinstance(failure, Unroutable):
+        key = f"{address.topic}.{address.server}" if address.server else address.topic
+        error = oslo_messaging.MessageUndeliverable(failure, address.exchange, key, message)
+        error.args = (str(failure),)  # it would say nothing where it is logged
+        return error  # type: ignore[no-any-return]
+    if isinstance(failure, Undelivered):
+        return oslo_messaging.MessageDeliveryFailure(str(failure))  # type: ignore[no-any-return]
+    if reason is not None:
+        return MessageRefused(str(failure), reason)
+    return ZmqDriverError(str(failure))
 
 
 class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
@@ -47,7 +86,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         allowed_remote_exmods: modules whose exceptions are raised again as they are.
 
     Raises:
-        oslo_messaging.InvalidTransportURL, oslo_messaging.exceptions.ConfigurationError: see ``url.read_settings``.
+        oslo_messaging.InvalidTransportURL, oslo_messaging.exceptions.ConfigurationError: see ``options.read_settings``.
     """
 
     def __init__(
@@ -97,7 +136,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         Raises:
             Exception: what the endpoint of a call raised.
             oslo_messaging.MessagingTimeout, oslo_messaging.MessageUndeliverable, oslo_messaging.MessageDeliveryFailure.
-            oslo_messaging.ClientSendError: refused, or closed meanwhile; its ``ex`` is an ``errors.ZmqDriverError``.
+            oslo_messaging.ClientSendError: refused, or closed meanwhile; its ``ex`` is an ``ZmqDriverError``.
             oslo_messaging.InvalidTarget: a name in ``target`` that cannot be sent.
             ValueError: a timeout that is not a number.
         """
@@ -128,7 +167,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         """Publish to one listener of each pool; the topic of ``target`` has the priority at its end.
 
         Raises:
-            oslo_messaging.MessageDeliveryFailure, errors.ZmqDriverError.
+            oslo_messaging.MessageDeliveryFailure, ZmqDriverError.
         """
         address = self._address(target.exchange, target.topic, None)
         body = self._form.write(serialization.notification_body(ctxt, message, version))

@@ -16,8 +16,7 @@ from oslo_messaging._drivers import base
 
 from broker.oslo.bodies import BodyFormat
 from broker.oslo.contract import Address, Closed, Refused, Undelivered
-from broker.oslo.driver.driver import ZmqDriver
-from broker.oslo.driver.errors import MessageRefused, ZmqDriverError
+from broker.oslo.driver.driver import MessageRefused, ZmqDriver, ZmqDriverError
 from broker.oslo.names import Reason
 from tests.tables import for_each
 from tests.unit.oslo.driver.memory import Network

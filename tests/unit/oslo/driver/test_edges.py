@@ -10,8 +10,8 @@ from oslo_messaging import TransportURL, exceptions
 
 from broker.oslo.contract import Address, Settings, Undelivered, Unroutable
 from broker.oslo.driver import options
-from broker.oslo.driver.errors import translated
-from broker.oslo.driver.url import overridden, read_settings
+from broker.oslo.driver.driver import translated
+from broker.oslo.driver.options import overridden, read_settings
 from tests.tables import for_each
 
 

@@ -7,7 +7,7 @@ from oslo_config import cfg
 from oslo_messaging import TransportURL
 
 from broker.oslo.driver import options
-from broker.oslo.driver.url import overridden
+from broker.oslo.driver.options import overridden
 from tests.tables import for_each
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.oslo.contract import Address, TooLarge
 from broker.oslo.driver import serialization
-from broker.oslo.driver.errors import MessageRefused
+from broker.oslo.driver.driver import MessageRefused
 from broker.oslo.driver.listener import ZmqIncoming
 from broker.oslo.names import Reason
 from tests.unit.oslo.driver.memory import MemoryItem, Network

@@ -14,7 +14,7 @@ from broker.extras import install
 from broker.oslo import node
 from broker.oslo.contract import Settings
 from broker.oslo.driver import options
-from broker.oslo.driver.url import Exchanges, masked, read_settings
+from broker.oslo.driver.options import Exchanges, masked, read_settings
 from broker.oslo.node import client_ipc_dir
 from broker.transport import curve
 from tests.tables import for_each
