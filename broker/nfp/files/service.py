@@ -175,10 +175,9 @@ def _check_fetch(chunk_size: Any, offset: Any, chunk_timeout: Any, length: Any) 
     """What is wrong with the arguments of a fetch, or ""."""
     if type(chunk_size) is not int or not 1 <= chunk_size <= CHUNK_MAX_BYTES:
         return f"chunk_size {str(chunk_size)[:32]}, expected 1 to {CHUNK_MAX_BYTES}"
-    if type(offset) is not int or not 0 <= offset < 1 << 62:
-        return f"offset {str(offset)[:32]}, expected 0 or more"
-    if type(length) is not int or not 0 <= length < 1 << 62:
-        return f"length {str(length)[:32]}, expected 0 or more"
+    for name, value in (("offset", offset), ("length", length)):
+        if type(value) is not int or not 0 <= value < 1 << 62:
+            return f"{name} {str(value)[:32]}, expected 0 or more"
     if isinstance(chunk_timeout, bool) or not isinstance(chunk_timeout, int | float) or not chunk_timeout > 0:
         return f"chunk_timeout {str(chunk_timeout)[:32]}, expected seconds above 0"
     return ""
@@ -193,6 +192,5 @@ def _explain(url: str, error: Unsafe | OSError) -> str:
 
 def _error_text(error: OSError) -> str:
     """What an error says, without the path that it names."""
-    if isinstance(error, Changed | TooLarge | InterruptedError):
-        return error.strerror or str(error)
-    return error.strerror or type(error).__name__
+    own = isinstance(error, Changed | TooLarge | InterruptedError)
+    return error.strerror or (str(error) if own else type(error).__name__)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.nfp.bodies import read_request, token_client, write
+from broker.nfp.client.client import FETCHED
 from broker.nfp.client.fetch import delete
 from broker.nfp.frames import Packet
 from broker.nfp.logs import LAST_DEFAULT
@@ -103,7 +104,7 @@ class _Builtin:
 
     def delete_fetched_files(self, filepath: str = "*") -> dict[str, list[str]]:
         """Remove the files fetched for tasks whose path below their folder matches a glob pattern."""
-        return delete(self._worker.files_folder, filepath)
+        return delete(self._worker.folder / FETCHED, filepath)
 
     def jinja2_render_templates(
         self, templates: str | list[str], context: dict[str, Any] | None = None

@@ -159,10 +159,6 @@ class JobRun:
             self.failed,
         )
 
-    def readdress(self, packet: Packet) -> None:
-        """Take the address of the latest POST or GET: what comes goes there."""
-        self.client, self.service, self.dialect = packet.client, packet.service, packet.dialect
-
     @property
     def left_s(self) -> float:
         """What is left of its time; negative when nobody waits any more."""
@@ -195,8 +191,7 @@ class JobRun:
         """Set the final result."""
         self.step("end")
         self.status, self.result, self.failed = status, result, failed
-        self.ended_s = time.time()
-        self.question = None
+        self.ended_s, self.question = time.time(), None
         self.puts.clear()
         self.stop_timer()
 

@@ -383,7 +383,7 @@ class Session:
         """A duplicate is answered by state, not run twice."""
         if job.stored and packet.client != job.client:
             self.store.readdressed(job.uuid, packet.client)  # a later life answers under this attempt
-        job.readdress(packet)
+        job.client, job.service, job.dialect = packet.client, packet.service, packet.dialect
         if job.ended:
             self._send_result(job)
         elif not self._release(job) and job.accepted:
@@ -509,9 +509,7 @@ class Session:
                 raise
             result = job.cancellation()
         except BaseException as error:  # of what the task left, something does what nobody thought of
-            said = f"what the task left cannot be read: {about(error)}"
-            log.error("job %s: %s", job.uuid, said)  # its traceback might not be readable either
-            result = failure(said, error)
+            result = _odd(job, "what the task left cannot be read", error)
         finally:
             self.running.pop(job.uuid, None)
             job.running = job.waiting = job.context = None
@@ -519,9 +517,7 @@ class Session:
             if result is not None:
                 self._finish(job, result, status)
         except Exception as error:
-            said = f"the result cannot be kept: {about(error)}"
-            log.error("job %s: %s", job.uuid, said)
-            self._finish(job, failure(said, error))
+            self._finish(job, _odd(job, "the result cannot be kept", error))
         finally:
             self._start_waiting()
 
@@ -757,6 +753,13 @@ class Session:
         await self._runs.stop()
         self.threads.close()
         await self._background.stop()
+
+
+def _odd(job: JobRun, what: str, error: BaseException) -> Result:
+    """A failed result that says so; the log has no traceback, which might not be readable either."""
+    said = f"{what}: {about(error)}"
+    log.error("job %s: %s", job.uuid, said)
+    return failure(said, error)
 
 
 def event_time() -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, Unpack, overload
 
 from broker import supervision
 from broker.errors import ConfigError, HeadgateError
-from broker.nfp.client.client import FETCHED, NfpClient
+from broker.nfp.client.client import NfpClient
 from broker.nfp.logs import LogBuffer
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
 from broker.nfp.opening import DIALECT
@@ -396,11 +396,6 @@ class Worker:
     def folder(self) -> Path:
         """Where its jobs and keys are kept."""
         return self.state_dir or default_base_dir()
-
-    @property
-    def files_folder(self) -> Path:
-        """Where the files are that arguments named."""
-        return self.folder / FETCHED
 
     def job_file(self) -> Path | None:
         """Where its jobs are kept; None: in memory only.
