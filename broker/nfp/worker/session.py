@@ -320,12 +320,12 @@ class Session:
 
     def _delete(self, packet: Packet) -> None:
         job = self.jobs.get(packet.uuid)
-        if job is None and self.store.state(packet.uuid) in FINISHED:
-            return
-        if job is None or job.repost is not None:
+        if job is None:
+            if self.store.state(packet.uuid) not in FINISHED:
+                self._unknown(packet)
+        elif job.repost is not None:
+            job.repost = None
             self._unknown(packet)
-            if job is not None:
-                job.repost = None
         elif job.ended:
             return
         elif not bodies.unless_begun(packet.data):
