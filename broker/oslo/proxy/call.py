@@ -104,7 +104,7 @@ class CallProxy(DirectRoom):
             socket.lost = partial(self._on_client_end, _INDEX[index])
         self._probed_s = self._begun_s = reactor.now()
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
-        undo.callback(self._stop_sweeping)
+        undo.callback(lambda: self._timer.cancel())  # noqa: PLW0108 (the timer of then)
 
     # ------------------------------------------------------------ from clients
 
@@ -341,9 +341,6 @@ class CallProxy(DirectRoom):
         call = self._pending.end(key)
         if call is not None and call.confirm:
             self._confirm_taken(key)
-
-    def _stop_sweeping(self) -> None:
-        self._timer.cancel()
 
     def _sweep(self) -> None:
         self._timer = self._reactor.call_later(SWEEP_S, self._sweep)

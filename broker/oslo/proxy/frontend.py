@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 import zmq
@@ -23,7 +24,7 @@ from broker.oslo.reactor.socket import Receive
 from broker.transport.curve import Certificate
 
 REMEMBERED_MAX: Final = 8192
-"""Connections whose credentials are remembered; then all are forgotten and found again."""
+"""Connections whose credentials are remembered."""
 
 Came = Callable[[list[bytes], Credentials, int], None]
 """Takes the frames of a message (a ROUTER's with its peer's id in front), who sent it, and the index of the socket."""
@@ -66,7 +67,7 @@ class Frontend:
         self._kind = kind
         self._receive = receive
         self._counters = Counters() if counters is None else counters
-        self._known: list[dict[str, Credentials]] = []
+        self._forget: list[Callable[[], None]] = []
         self._pauses: set[str] = set()
         port, file = config.ports[pipeline], entry_file(pipeline)
         self._doors = NodeSockets(reactor, config, kind, port, file, acl, config.message_bytes_max)
@@ -98,23 +99,17 @@ class Frontend:
         )
 
     def _receiver(self, index: int, judge: Callable[[str], Credentials | None]) -> Receive:
-        known: dict[str, Credentials] = {}
-        self._known.append(known)
+        known = lru_cache(REMEMBERED_MAX)(judge)
+        self._forget.append(known.cache_clear)
         receive = self._receive
 
         def take(frames: list[bytes], origin: str) -> None:
-            who = known.get(origin)
+            who = known(origin)
             if who is None:
-                who = judge(origin)
-                if who is None:
-                    self._counters.count_dropped(
-                        "stranger", "dropped a message of %.64s, who is nobody here", origin
-                    )
-                    return
-                if len(known) >= REMEMBERED_MAX:
-                    known.clear()
-                known[origin] = who
-            receive(frames, who, index)
+                text = "dropped a message of %.64s, who is nobody here"
+                self._counters.count_dropped("stranger", text, origin)
+            else:
+                receive(frames, who, index)
 
         return take
 
@@ -126,8 +121,8 @@ class Frontend:
         Raises:
             ConfigError: the port cannot be listened at with the new key; the former one is shown.
         """
-        for known in self._known:
-            known.clear()
+        for forget in self._forget:
+            forget()
         try:
             self._doors.renew(certificate)
         finally:

@@ -284,9 +284,8 @@ class PipelineJournal:
         self._local_from = local_from
         self._remote = remote
         self._clients: dict[tuple[int, Credentials], JournalPeer] = {}
-        self._links: dict[ServerLink, int] = {}
+        self._servers: dict[ServerLink | bytes, int] = {}
         self._listeners: dict[str, int] = {}
-        self._topics: dict[bytes, int] = {}
         self._asked: dict[bytes, _Asked] = {}
         self._pending: _Pending | None = None
 
@@ -373,9 +372,9 @@ class PipelineJournal:
     def _answer(self, envelope: Envelope, asked: _Asked | None) -> dict[str, Any]:
         """Facts of an answer: those of what was asked, as far as they are known."""
         facts = facts_of(self._pipeline, envelope, b"")
-        for name in ("exchange", "topic", "server", "method", "namespace") if asked is not None else ():
-            if name in asked.facts:  # type: ignore[union-attr]  # it is not None here
-                facts[name] = asked.facts[name]  # type: ignore[union-attr]
+        if asked is not None:
+            names = ("exchange", "topic", "server", "method", "namespace")
+            facts |= {name: asked.facts[name] for name in names if name in asked.facts}
         return facts
 
     def _message(self, facts: dict[str, Any], wire: list[bytes], **mark: int) -> None:
@@ -413,7 +412,7 @@ class PipelineJournal:
         else:
             facts = facts_of(self._pipeline, envelope, frames[-1])
             if heard is not None:
-                number, via = self._topics.get(frames[0], 0), heard(frames[0])
+                number, via = self._servers.get(frames[0], 0), heard(frames[0])
                 facts["delivered"] = via
             else:
                 listener = frames[2].decode() if kind == Kind.NOTIFY else envelope.listener
@@ -442,20 +441,17 @@ class PipelineJournal:
 
     def _server(self, link: ServerLink) -> JournalPeer:
         credentials = link.credentials
-        return JournalPeer(self._links.get(link, 0), credentials.userid, credentials.rolemask)
+        return JournalPeer(self._servers.get(link, 0), credentials.userid, credentials.rolemask)
 
     def opened(self, link: ServerLink, opening: Opening) -> None:
         """A server's listener begins."""
         if not self._recording.active:
             return
         self._recording.done()
-        number = self._links.get(link)
-        if number is None:
-            facts = {"pipeline": self._pipeline, "pid": link.pid, **_uid(link)}
-            name = f"{self._pipeline} server, pid {link.pid}"
-            number = self._links[link] = self._recording.peer(name, UNIX, "server", **facts)
-            self._state(LINK_UP, number, {"peer": name, "role": "server", **facts})
-        self._listeners[opening.listener] = number
+        if link not in self._servers:
+            facts = {"pid": link.pid, **_uid(link)}
+            self._up(link, f"{self._pipeline} server, pid {link.pid}", facts, **facts)
+        number = self._listeners[opening.listener] = self._servers[link]
         self._announced("oslo.announce", number, opening)
 
     def closed(self, link: ServerLink, opening: Opening) -> None:
@@ -465,27 +461,22 @@ class PipelineJournal:
         if number is None or not self._recording.active:
             return
         self._announced("oslo.withdraw", number, opening)
-        if not (link.listeners or link.dropping) and self._links.pop(link, None) is not None:
-            name = f"{self._pipeline} server, pid {link.pid}"
+        if not (link.listeners or link.dropping):
             why = "silent for a lease" if link.lapsed else "its last listener ended"
-            self._down(number, {"peer": name, "role": "server", "reason": why, **_uid(link)})
+            self._down(link, f"{self._pipeline} server, pid {link.pid}", why, **_uid(link))
 
     def heard(self, data: bytes) -> None:
         """Somebody hears that filter of fan-outs from now on."""
         address = read_filter(data)
-        if self._recording.active and address is not None and data not in self._topics:
+        if self._recording.active and address is not None and data not in self._servers:
             exchange, topic = address
-            name = f"servers of {exchange}/{topic}"
-            number = self._topics[data] = self._recording.peer(name, UNIX, "server", pipeline=self._pipeline)
-            facts = {"peer": name, "role": "server", "pipeline": self._pipeline}
-            self._state(LINK_UP, number, {**facts, "exchange": exchange, "topic": topic})
+            self._up(data, f"servers of {exchange}/{topic}", {}, exchange=exchange, topic=topic)
 
     def unheard(self, data: bytes) -> None:
         """Nobody does any more."""
-        address, number = read_filter(data), self._topics.pop(data, None)
-        if number is not None and address is not None and self._recording.active:
-            name = f"servers of {address[0]}/{address[1]}"
-            self._down(number, {"peer": name, "role": "server", "reason": "nobody hears it any more"})
+        address = read_filter(data)
+        if address is not None:
+            self._down(data, "servers of {}/{}".format(*address), "nobody hears it any more")
 
     def _announced(self, topic: str, number: int, opening: Opening) -> None:
         for record in opening.records:
@@ -501,9 +492,18 @@ class PipelineJournal:
                 facts["pool"] = record.pool
             self._state(topic, number, facts)
 
-    def _down(self, number: int, facts: dict[str, Any]) -> None:
-        self._state(LINK_DOWN, number, {**facts, "pipeline": self._pipeline, "cause": "ended"})
-        self._recording.forget(number)
+    def _up(self, whose: ServerLink | bytes, name: str, known: dict[str, Any], **facts: Any) -> None:
+        pipeline = self._pipeline
+        number = self._recording.peer(name, UNIX, "server", pipeline=pipeline, **known)
+        self._servers[whose] = number
+        self._state(LINK_UP, number, {"peer": name, "role": "server", "pipeline": pipeline, **facts})
+
+    def _down(self, whose: ServerLink | bytes, name: str, why: str, **facts: Any) -> None:
+        number = self._servers.pop(whose, None)
+        if number is not None and self._recording.active:
+            facts = {"peer": name, "role": "server", "reason": why, **facts}
+            self._state(LINK_DOWN, number, {**facts, "pipeline": self._pipeline, "cause": "ended"})
+            self._recording.forget(number)
 
     def _state(self, topic: str, number: int, facts: dict[str, Any]) -> None:
         self._recording.note(STATE, topic, facts, transport=UNIX, peer=number)

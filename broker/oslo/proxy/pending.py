@@ -70,16 +70,8 @@ class PendingReplies:
         self.calls[key] = call
         if call.stats is not None:
             call.stats.open += 1
-        owed = self.owed.get(id(call.link))
-        if owed is None:
-            self.owed[id(call.link)] = {key}
-        else:
-            owed.add(key)
-        held = self.held.get(key[:-ID_BYTES])
-        if held is None:
-            self.held[key[:-ID_BYTES]] = {key}
-        else:
-            held.add(key)
+        self.owed.setdefault(id(call.link), set()).add(key)
+        self.held.setdefault(key[:-ID_BYTES], set()).add(key)
 
     def end(self, key: bytes) -> GivenCall | None:
         """Forget it; returns what it was."""

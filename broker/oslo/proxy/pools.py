@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.oslo.frames import STAMP_AT, STAMP_END
 from broker.oslo.names import Reason
@@ -33,14 +33,6 @@ HANDED_SPARE: Final = 1_024
 """Stamps remembered beyond a listener's window: those of messages it is working on, which it may give back."""
 STAMP_BYTES: Final = STAMP_END - STAMP_AT
 """Of an envelope: who sent it."""
-
-
-class KnownListener(NamedTuple):
-    """What is known of a listener, also after its end."""
-
-    pool: str | None
-    keys: tuple[Key, ...]
-    owner: Any
 
 
 class Pools(Listeners):
@@ -78,7 +70,7 @@ class Pools(Listeners):
         self.counts: dict[str, int] = dict.fromkeys(self.COUNTED, 0)
         self._lost = lost
         self._backlog = backlog
-        self._ended: dict[str, KnownListener] = {}
+        self._ended: dict[str, Listener] = {}
 
     # ------------------------------------------------------------ who is here
 
@@ -93,19 +85,18 @@ class Pools(Listeners):
         """A listener has ended; its queue is moved to the front of the queues of the other listeners of its pool."""
         ended = super().close(listener)
         if ended is not None:
-            self._ended[listener] = KnownListener(ended.pool, ended.keys, ended.owner)
+            self._ended[listener] = ended
             if len(self._ended) > ENDED_MAX:
                 del self._ended[next(iter(self._ended))]
             self.counts["unconfirmed"] += len(ended.flying)
             self._move(ended)
+            for left in (ended.queue, ended.flying, ended.handed):
+                left.clear()  # pool, keys and owner are what is remembered
         return ended
 
-    def known_of(self, listener: str, owner: Any, key: Key) -> KnownListener | None:
-        """Pool and keys of ``owner``'s ``listener``, or those it had before it ended; None: there is no such, or it
-        never listened at ``key``.
-        """
-        here = self.get(listener)
-        known = self._ended.get(listener) if here is None else KnownListener(here.pool, here.keys, here.owner)
+    def known_of(self, listener: str, owner: Any, key: Key) -> Listener | None:
+        """``owner``'s ``listener``, also when it has ended; None: there is no such, or it never listened at ``key``."""
+        known = self.get(listener) or self._ended.get(listener)
         return known if known is not None and known.owner is owner and key in known.keys else None
 
     def status(self) -> list[dict[str, Any]]:
@@ -123,10 +114,9 @@ class Pools(Listeners):
         kept = {} if self._backlog is None else self._backlog.pools()
         for name in chosen:
             listener = self.get(name)
-            if listener is not None:
-                pool = listener.pool
-            elif name in self._ended:
-                pool = self._ended[name].pool
+            known = listener or self._ended.get(name)
+            if known is not None:
+                pool = known.pool
             elif name in kept:
                 pool = kept[name]
             else:
