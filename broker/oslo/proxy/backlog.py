@@ -144,9 +144,6 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __contains__(self, shelf: object) -> bool:
-        return shelf in self._shelves
-
     # ------------------------------------------------------------ shelves
 
     def shelves(self) -> Iterator[BacklogRecipient]:

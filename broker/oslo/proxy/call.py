@@ -147,9 +147,8 @@ class CallProxy(DirectRoom):
             head = stamped_for(head, route_to, local)
             outcome = self._offer(local, head, route, body)
             if outcome <= Outcome.FULL:
-                names = (route_to.exchange, route_to.topic, route_to.server)
                 full = outcome is Outcome.FULL
-                self._elsewhere(local, names, head, key, body, due_s, full=full)
+                self._elsewhere(local, route_to.names, head, key, body, due_s, full=full)
             elif kind == _CALL:
                 self._pending.put(key, GivenCall(local.owner, due_s, False, stats))
             else:

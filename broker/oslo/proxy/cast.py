@@ -71,7 +71,7 @@ class CastProxy(DirectRoom):
             self._bad("unexpected", who, f"saw a message of kind {head[4]}, expected CAST")
             return
         route_to.stats.calls += 1
-        names = (route_to.exchange, route_to.topic, route_to.server)
+        names = route_to.names
         if not route_to.allowed:
             text = "uid %d may not send to %.64s/%.64s"
             self.topics.ended(route_to.stats, Reason.DENIED, who.userid)

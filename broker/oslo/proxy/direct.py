@@ -42,6 +42,7 @@ class CachedRoute:
     """One address, as one user sends to it.
 
     Attributes:
+        names: exchange, topic and server; "" any of the topic.
         stamp: userid and rolemask as the envelope has them.
         allowed: the access control's decision.
         chosen: the listener that the client has chosen; "" none.
@@ -49,7 +50,7 @@ class CachedRoute:
         local: that one, when it is here, fits, and is the only one named: the envelope then needs no other address.
     """
 
-    __slots__ = ("allowed", "chosen", "exchange", "local", "server", "stamp", "stats", "topic")
+    __slots__ = ("allowed", "chosen", "local", "names", "stamp", "stats")
 
     def __init__(
         self, who: Credentials, names: tuple[str, str, str], chosen: str, allowed: bool, stats: NameStats
@@ -57,7 +58,7 @@ class CachedRoute:
         self.stamp = who.encode()
         self.stats: NameStats = stats
         self.allowed = allowed
-        self.exchange, self.topic, self.server = names
+        self.names = names
         self.chosen = chosen
         self.local: Listener | None = None
 
@@ -101,21 +102,20 @@ class RouteCache:
     def choose(self, route_to: CachedRoute) -> Listener | None:
         """Who is to have a message that goes this way: the chosen one, else whose turn it is; None: nobody."""
         if route_to.chosen:
-            local = self._listeners.fitting(
-                route_to.exchange, route_to.topic, route_to.server, route_to.chosen
-            )
+            local = self._listeners.fitting(*route_to.names, route_to.chosen)
             if local is not None:
                 route_to.local = local
                 return local
         route_to.local = None
-        return self._listeners.turn((route_to.exchange, route_to.topic, route_to.server, None))
+        return self._listeners.turn((*route_to.names, None))
 
 
 def stamped_for(head: bytes, route_to: CachedRoute, local: Listener) -> bytes:
     """The envelope ``head`` with the sender's credentials, and the listener that shall have it."""
     if local is route_to.local:
         return head[:STAMP_AT] + route_to.stamp + head[STAMP_END:]
-    tail = local.tail_for(route_to.server) if route_to.server else local.tail
+    server = route_to.names[2]
+    tail = local.tail_for(server) if server else local.tail
     return head[:STAMP_AT] + route_to.stamp + head[STAMP_END:HEAD_BYTES] + tail
 
 

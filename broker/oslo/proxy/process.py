@@ -100,7 +100,12 @@ class NodeProxy:
             if self._recording is not None:
                 self._recording.begin(self.reactor)
             if DIRECTORY in self.config.run:
-                self.directory = open_directory(self.reactor, self.config, self.acl)
+                from broker.oslo.directory.server import DirectoryServer  # loaded where it runs
+
+                directory = DirectoryServer(self.reactor, self.config)
+                directory.settings = self.acl.settings
+                directory.open()
+                self.directory = directory
             for pipeline in Pipeline:
                 if pipeline in self.config.run:
                     room = make_pipeline(pipeline, self.reactor, self.config, self.acl, self._recording)
@@ -211,16 +216,6 @@ class NodeProxy:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def open_directory(reactor: Reactor, config: NodeConfig, acl: AccessControl) -> DirectoryServer:
-    """The directory of this node, loaded where it runs. Raises ConfigError."""
-    from broker.oslo.directory.server import DirectoryServer
-
-    made = DirectoryServer(reactor, config)
-    made.settings = acl.settings
-    made.open()
-    return made
 
 
 def make_pipeline(
