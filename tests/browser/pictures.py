@@ -4,6 +4,7 @@ The first is ``deploy/pictures/dashboard.png``. The others are for whoever chang
 narrow, a method that fails, a broker that is frozen, no broker. All of it takes two minutes, of an idle machine.
 """
 
+import argparse
 import os
 import re
 import signal
@@ -81,4 +82,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/pictures"))
+    parser = argparse.ArgumentParser(prog="python -m tests.browser.pictures", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default="build/pictures", metavar="FOLDER")
+    main(parser.parse_args().folder)

@@ -24,7 +24,7 @@ from broker.cli.nfp import norfab_worker
 from broker.cli.nfp.broker import arguments as broker_arguments
 from broker.cli.nfp.broker import section_of
 from broker.cli.parsing import Parser
-from broker.endings import CONFIG, FAILED, OK, USAGE
+from broker.endings import CONFIG, FAILED, OK, TEMPFAIL, USAGE
 from broker.endpoints import parse
 from broker.errors import ConfigError
 from broker.listening import contact
@@ -71,7 +71,8 @@ Everything else below `workers` reaches the worker as its inventory. NAME=VALUE 
 inventory go before what the environment says, as in NorFab. Who ends is started again, after a pause that
 grows to half a minute; who cannot be configured, or ends five times in a row without ever having been ready, is left.
 SIGTERM and Ctrl-C: workers finish what they run, then the broker leaves; a second one ends all at once.
-Exit codes: 0 told to leave, 1 the broker or the last worker failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 the broker or the last worker failed, 2 wrong options, 75 what stood in
+their way may pass, 78 wrong configuration
 """
 
 
@@ -296,7 +297,9 @@ class Processes(Supervisor):
         codes = {child.code for child in first or children}
         if told or codes == {OK}:
             return OK
-        return CONFIG if codes <= {CONFIG, USAGE} else FAILED
+        if codes <= {CONFIG, USAGE}:
+            return CONFIG
+        return TEMPFAIL if codes == {TEMPFAIL} else FAILED
 
     async def _begin(self) -> None:
         """Start all, tell what is there, and do not end by itself."""

@@ -11,7 +11,7 @@ import pytest
 
 from broker.children import supervisor as children
 from broker.children.child import Program, Restarts
-from broker.cli.exits import CONFIG, FAILED, OK
+from broker.cli.exits import CONFIG, FAILED, OK, TEMPFAIL
 from broker.cli.nfp.up import Processes
 
 PATIENCE_S = 40.0
@@ -169,6 +169,12 @@ def test_a_wrong_configuration_is_not_tried_again(stage: Stage) -> None:
     assert asyncio.run(left(stage.supervisor(program("w", "import sys; sys.exit(78)")))) == CONFIG
     assert len(stage.events("starting")) == 1
     assert stage.texts("left") == ["ended with code 78 (without a word), is not started again"]
+
+
+def test_what_may_pass_by_itself_is_told_as_such_when_it_did_not(stage: Stage) -> None:
+    broker = program("b", "import sys; sys.exit(75)", needed=True)
+    assert asyncio.run(left(stage.supervisor(broker, program("w", STAYS, "b")))) == TEMPFAIL
+    assert stage.events("starting") == [("b", "starting")] * ENDS_MAX
 
 
 def test_a_program_that_is_not_there(stage: Stage) -> None:
