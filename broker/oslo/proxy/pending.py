@@ -11,13 +11,11 @@ half of it, each of two a third, and so on; there is always a place for one who 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from broker.name_stats import NameStats
 from broker.oslo.frames import ID_BYTES
-
-if TYPE_CHECKING:
-    from broker.oslo.proxy.registration import ServerLink
+from broker.oslo.proxy.registration import ServerLink
 
 GRACE_S: float = 1.0
 """After its time was over a call is remembered for so long: a reply then is late, not foreign."""
