@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.awake import StallMeter
@@ -179,6 +179,11 @@ class PendingCall(Parcel):
         return Closed(f"{self.address}: the session was closed while it waited for its answer; {what}")
 
     @property
+    def patient(self) -> bool:
+        """It waits for somebody who listens, until its time is over."""
+        return self.kind is Kind.CALL and not self.mandatory
+
+    @property
     def monitored_out(self) -> bool:
         """True when a missing heartbeat ends it, and not its whole time."""
         return self.monitor_s is not None and self.end_s != self.due_s
@@ -240,8 +245,8 @@ class RetryQueue:
 
     They are tried again when there is news, and every ``PAUSE_S``, in the order in which they came; one of them
     whenever a call to their topic is answered, since its server has room for another one then. Trying costs time: a
-    round ends at the first one of a topic for whom there is no place, and after ``ROUND_MAX`` of those that would only
-    be refused again.
+    round tries none of a topic behind the first one for whom there is no place, and after a pause no more than
+    ``ROUND_MAX``, which would only be refused again.
 
     Args:
         place: finds a place for a call, or ends it, or adds it again (its ``link`` is None then).
@@ -256,33 +261,38 @@ class RetryQueue:
         self._place = place
         self.waiting: dict[tuple[str, str], deque[PendingCall]] = {}
         self._pause: Timer | None = None
-        self._until_s = 0.0
-        self._was_synced = False
-
-    def open(self, ready_s: float) -> None:
-        """The directory has ``ready_s`` from now on to answer."""
-        self._until_s = self._reactor.now() + ready_s
-
-    @property
-    def overdue(self) -> bool:
-        """The directory should have answered by now."""
-        return self._reactor.now() >= self._until_s
 
     def add(self, call: PendingCall) -> None:
         """Keep ``call`` until there is a place for it: at the end of those of its topic."""
         call.link = None
         self.waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
-        self._arm()
+        if self._pause is None:
+            self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
 
-    def retry(self) -> None:
-        """Look for places: something has changed."""
-        if self.waiting:
-            self._retry_all(False)
+    def retry(self, paused: bool = False) -> None:
+        """Look for places: something has changed, or after a pause; those who have refused may be asked again then."""
+        for key in list(self.waiting):
+            nobody = not self._routes.replica.servers(*key)
+            nowhere = False
+            left = deque[PendingCall]()
+            calls = [call for call in self.waiting.pop(key) if not call.over]
+            for at, call in enumerate(calls):
+                if call.patient if nobody else nowhere or (paused and at >= ROUND_MAX):
+                    left.append(call)
+                    continue
+                if paused:
+                    call.tried = None
+                self._place(call)
+                nowhere = not (call.link or call.over or call.tried or call.address.server)
+            left.extend(self.waiting.pop(key, ()))  # younger than those that were not tried
+            if left:
+                self.waiting[key] = left
 
-    def retry_soon(self) -> None:
-        """As ``retry``, not from within what brings it."""
-        if self.waiting:
-            self._reactor.call_soon(self.retry)
+    def _retry_after_pause(self) -> None:
+        self._pause = None
+        self.retry(True)
+        if self.waiting and self._pause is None:
+            self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
 
     def retry_after_answer(self, address: Address) -> None:
         """A server at that topic has answered: the call that waits longest may have the place, unless its tries are
@@ -304,39 +314,6 @@ class RetryQueue:
         if self._pause is not None:
             self._pause.cancel()
         self.waiting.clear()
-
-    def _arm(self) -> None:
-        if self.waiting and self._pause is None:
-            self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
-
-    def _retry_after_pause(self) -> None:
-        self._pause = None
-        self._retry_all(True)
-
-    def _retry_all(self, paused: bool) -> None:
-        synced = self._routes.synced
-        everything = synced is not self._was_synced or (not synced and self.overdue)
-        self._was_synced = synced
-        for key in list(self.waiting):
-            calls = [call for call in self.waiting.pop(key) if not call.over]
-            if everything or self._routes.replica.servers(*key):
-                calls = self._round(calls, paused, everything)
-            if calls:  # they are older than those that were added again meanwhile
-                self.waiting[key] = deque([*calls, *self.waiting.get(key, ())])
-        self._arm()
-
-    def _round(self, calls: list[PendingCall], paused: bool, everything: bool) -> list[PendingCall]:
-        """Try them; returns those that were not tried. After a pause those who have refused may be asked again."""
-        for at, call in enumerate(calls):
-            if paused and at >= ROUND_MAX and not everything:
-                return calls[at:]
-            if paused:
-                call.tried = None
-            self._place(call)
-            nowhere = call.link is None and not (call.over or call.tried or call.address.server)
-            if nowhere and not everything:
-                return calls[at + 1 :]
-        return []
 
 
 class Cast(Parcel):
@@ -455,7 +432,7 @@ class CallSender(Sender[PendingCall]):
         if call.mandatory and known and (not servers or self._all_refused(call, servers)):
             self._counters.count("unroutable")
             self._finish(call, Unroutable(f"{call.address}: nobody listens there"))
-        elif call.mandatory and not known and self.retries.overdue:
+        elif call.mandatory and not known and self._routes.overdue:
             self._counters.count("refused")
             text = f"{call.address}: not known whether anybody listens: no answer from {self._routes.whereabouts()}"
             self._finish(call, Undelivered(text))  # not Unroutable: that is for those who know
@@ -603,10 +580,41 @@ class CallSender(Sender[PendingCall]):
         self._arm(self.calls.next_end_s())
 
     def _timeout_text(self, call: PendingCall) -> str:
+        """Address, seconds, who listens there, whether the proxy of the node is reached, whether it knows our key."""
         link = call.link if isinstance(call.link, NodeLink) else None
         servers = self._routes.find(call.address).calls
-        refused = self.unknown_key(each.node for each in servers)
-        return timeout_text(call, link, servers, self._routes, self.down, refused)
+        unknown_key = self.unknown_key(each.node for each in servers)
+        if call.monitored_out:
+            begin = f"{call.address}: no heartbeat for {call.monitor_s:g} s"
+        else:
+            begin = f"{call.address}: no answer within {call.timeout_s or 0.0:g} s"
+        if not servers:
+            if not self._routes.synced:
+                return f"{begin}: not known whether anybody listens there, no answer from {self._routes.whereabouts()}"
+            return f"{begin}: nobody listens there"
+        who = f"{len(servers)} server{'s' if len(servers) > 1 else ''} listen{'' if len(servers) > 1 else 's'} there"
+        if link is not None and call.sent:
+            where = f"the proxy of node {link.node} ({link.endpoint}) was sent the request"
+            what = "and is out of reach now" if link.node in self.down else "and its server has not answered"
+            return f"{begin}: {who}; {where} {what}"
+        if unknown_key and not call.sent:
+            return (
+                f"{begin}: {who}; their node does not let our CURVE key {unknown_key} in, nothing was sent: it has to"
+                " be in [[oslo.keys]] of that node's proxy, or zmq_curve_cert one that is"
+            )
+        if (
+            (call.timeout_s or 0.0) < LEAST_S
+            and not call.refusal
+            and (link is None or link.node not in self.down)
+        ):
+            return f"{begin}: {who}; the time was over before anything was sent"
+        if link is not None:
+            return f"{begin}: {who}; the proxy of node {link.node} ({link.endpoint}) is out of reach, nothing was sent"
+        reason = Reason(call.refusal) if call.refusal else Reason.NONE
+        if reason is not Reason.NONE:
+            return f"{begin}: {who}; all have refused it, the last time because {REASONS[reason]}"
+        nodes = ", ".join(sorted({one.node for one in servers})[:8])
+        return f"{begin}: {who}; the proxies of their nodes ({nodes}) are out of reach, nothing was sent"
 
     # ------------------------------------------------------------ news
 
@@ -632,47 +640,6 @@ class CallSender(Sender[PendingCall]):
             self._alarm.cancel()
         self.retries.close()
         super().close(linger_ms)
-
-
-def timeout_text(
-    call: PendingCall,
-    link: NodeLink[PendingCall] | None,
-    servers: Servers,
-    routes: RoutingTable,
-    down: Container[str],
-    unknown_key: str = "",
-) -> str:
-    """The text of ``CallTimeout``: address, seconds, who listens there, whether the proxy of the node is reached.
-
-    ``unknown_key``: our CURVE key, when a node of these servers does not let it in.
-    """
-    if call.monitored_out:
-        begin = f"{call.address}: no heartbeat for {call.monitor_s:g} s"
-    else:
-        begin = f"{call.address}: no answer within {call.timeout_s or 0.0:g} s"
-    if not servers:
-        if not routes.synced:
-            return f"{begin}: not known whether anybody listens there, no answer from {routes.whereabouts()}"
-        return f"{begin}: nobody listens there"
-    who = f"{len(servers)} server{'s' if len(servers) > 1 else ''} listen{'' if len(servers) > 1 else 's'} there"
-    if link is not None and call.sent:
-        where = f"the proxy of node {link.node} ({link.endpoint}) was sent the request"
-        what = "and is out of reach now" if link.node in down else "and its server has not answered"
-        return f"{begin}: {who}; {where} {what}"
-    if unknown_key and not call.sent:
-        return (
-            f"{begin}: {who}; their node does not let our CURVE key {unknown_key} in, nothing was sent: it has to be in"
-            " [[oslo.keys]] of that node's proxy, or zmq_curve_cert one that is"
-        )
-    if (call.timeout_s or 0.0) < LEAST_S and not call.refusal and (link is None or link.node not in down):
-        return f"{begin}: {who}; the time was over before anything was sent"
-    if link is not None:
-        return f"{begin}: {who}; the proxy of node {link.node} ({link.endpoint}) is out of reach, nothing was sent"
-    reason = Reason(call.refusal) if call.refusal else Reason.NONE
-    if reason is not Reason.NONE:
-        return f"{begin}: {who}; all have refused it, the last time because {REASONS[reason]}"
-    nodes = ", ".join(sorted({one.node for one in servers})[:8])
-    return f"{begin}: {who}; the proxies of their nodes ({nodes}) are out of reach, nothing was sent"
 
 
 class CastSender(Sender[Cast]):

@@ -31,7 +31,7 @@ from broker.oslo.client.listeners import Listeners
 from broker.oslo.client.publishing import Fanouts, Notifications, Publication, Publisher
 from broker.oslo.client.routing import Chooser, RoutingTable
 from broker.oslo.client.waiting import LogWriter, Waiter, Waiters
-from broker.oslo.contract import Address, Closed, OsloFailure, Settings, TooLarge, Undelivered
+from broker.oslo.contract import Closed, OsloFailure, Settings, TooLarge, Undelivered
 from broker.oslo.directory.state import Server
 from broker.oslo.reactor import Reactor, natives
 from broker.oslo.reactor.counters import Counters
@@ -53,65 +53,43 @@ in some milliseconds; a caller that waits for room lets it work through everythi
 HANDED_BYTES: Final = 8 << 20
 
 
-class SubmitQueue:
+class SubmitQueue(Waiters):
     """What callers have handed over and the thread of the sockets has not looked at yet: bounded, so that they wait.
     The messages themselves are posted to it.
 
     Callers count what they give, under a real lock; the thread of the sockets counts what it takes.
     """
 
-    def __init__(self, msgs_max: int = HANDED_MSGS, bytes_max: int = HANDED_BYTES) -> None:
-        self._msgs_max = msgs_max
-        self._bytes_max = bytes_max
+    def __init__(self) -> None:
+        super().__init__()
         self._lock = natives.allocate_lock()
         self._given = self._given_bytes = 0
         self._taken = self._taken_bytes = 0
-        self._waiters = Waiters()
 
     @property
     def waiting(self) -> int:
         """Messages that were given and not taken."""
         return self._given - self._taken
 
+    def has_room(self) -> bool:
+        """Whether another message finds room; the one that makes it full still does."""
+        return self.waiting < HANDED_MSGS and self._given_bytes - self._taken_bytes < HANDED_BYTES
+
     def give(self, size: int) -> bool:
         """Make room for a message of ``size`` bytes; False: there is none. By callers."""
         with self._lock:
-            msgs = self._given - self._taken
-            if msgs >= self._msgs_max or (
-                msgs and self._given_bytes - self._taken_bytes + size > self._bytes_max
-            ):
-                return False
-            self._given += 1
-            self._given_bytes += size
-            return True
+            room = self.has_room()
+            if room:
+                self._given += 1
+                self._given_bytes += size
+            return room
 
     def take(self, size: int) -> None:
         """It is looked at. By the thread of the sockets."""
         self._taken += 1
         self._taken_bytes += size
-        if self._waiters and 2 * (self._given - self._taken) <= self._msgs_max:
+        if len(self) and 2 * self.waiting <= HANDED_MSGS:
             self.wake()
-
-    def wake(self) -> None:
-        """There may be room, here or further on: everyone who waits tries again."""
-        self._waiters.wake()
-
-    def wait(self, timeout_s: float, ready: Callable[[], bool]) -> None:
-        """Wait until ``ready`` says that it is worth a try, at most ``timeout_s``; asked after each ``wake``."""
-        end_s = time.monotonic() + timeout_s
-        left_s = timeout_s
-        while left_s > 0:
-            self._waiters.wait(left_s, ready)
-            if ready():
-                return
-            left_s = end_s - time.monotonic()
-
-    def has_room(self) -> bool:
-        """Whether a message that is not large would find room."""
-        return (
-            self._given - self._taken < self._msgs_max
-            and self._given_bytes - self._taken_bytes < self._bytes_max
-        )
 
 
 class Client:
@@ -238,46 +216,37 @@ class Client:
         Raises:
             TooLarge, Closed. Undelivered: there was no room, or nothing is known of who listens where.
         """
-        address, size = message.address, message.size
-        if size > self.routes.body_max:
-            raise TooLarge(address, size, self.routes.body_max)
+        address, size, routes, settings = message.address, message.size, self.routes, self.settings
+        if size > routes.body_max:
+            raise TooLarge(address, size, routes.body_max)
+        queue = self.submit_queue
         if self.is_ours():
             retry = 0  # whoever could make room is waiting for us
-            if not self.routes.synced:
-                raise Undelivered(f"{address}: not sent, since nothing is known yet of who listens where")
-        elif not self.routes.synced:
-            self._await_directory(address, retry if patient else 0)
+        elif not routes.synced and not queue.wait(settings.ready_s, lambda: self.over or routes.synced):
+            if not patient:
+                retry = 0
+            elif retry != 0:
+                log.warning("%s: no answer from %s, still waiting", address, routes.whereabouts())
         left = -1 if retry is None else retry
-        while sender.busy(address) or not self.submit_queue.give(size):
+        while not routes.synced or sender.busy(address) or not queue.give(size):
             if self.over:
                 raise Closed(f"{address}: the session is closed")
-            if left == 0:
+            if left == 0 and routes.synced:
                 raise Undelivered(
                     f"{address}: not handed over, its queue is full ({(retry or 0) + 1} attempts)"
                 )
-            left -= 1
-            self.submit_queue.wait(
-                self.settings.retry_s,
-                lambda: self.over or (not sender.busy(address) and self.submit_queue.has_room()),
-            )
-        if not self.post(sender.start, message):
-            raise Closed(f"{address}: the session is closed")
-
-    def _await_directory(self, address: Address, retry: int | None) -> None:
-        left = -1 if retry is None else retry
-        wait_s = self.settings.ready_s
-        while not self.routes.wait_synced(wait_s):
-            if self.over:
-                raise Closed(f"{address}: the session is closed")
             if left == 0:
                 raise Undelivered(
                     f"{address}: not sent, since nothing is known of who listens where: no answer from"
-                    f" {self.routes.whereabouts()} within {self.settings.ready_s:g} s"
+                    f" {routes.whereabouts()} within {settings.ready_s:g} s"
                 )
-            if wait_s == self.settings.ready_s:
-                log.warning("%s: no answer from %s, still waiting", address, self.routes.whereabouts())
             left -= 1
-            wait_s = self.settings.retry_s
+            queue.wait(
+                settings.retry_s,
+                lambda: self.over or (routes.synced and not sender.busy(address) and queue.has_room()),
+            )
+        if not self.post(sender.start, message):
+            raise Closed(f"{address}: the session is closed")
 
     def is_ours(self) -> bool:
         """Whether the caller is the thread of the sockets, which must not wait for itself."""
@@ -294,17 +263,17 @@ class Client:
     def _open(self) -> None:
         """Begin: read the directory. Sockets to nodes are opened when they are needed."""
         self.thread = natives.thread_id()
-        self.calls.retries.open(self.settings.ready_s)
         self.routes.open()
 
     def _directory_changed(self, nodes: set[str]) -> None:
         for sender in self._senders:
             sender.directory_changed(nodes)
+        self.submit_queue.wake()
 
     def on_link_change(self) -> None:
         """Some link is up, down, full or has room again."""
         self.submit_queue.wake()
-        self.calls.retries.retry_soon()
+        self.reactor.call_soon(self.calls.retries.retry)  # not from within what brings it
 
     def leave(self, owner: object, left: Waiter) -> None:
         """A session goes, others stay: nobody waits for its calls."""

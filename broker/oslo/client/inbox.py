@@ -61,11 +61,6 @@ class InboxCredit:
         window, window_bytes: messages and bytes that may come before any was taken.
     """
 
-    __slots__ = (
-        "_came", "_came_bytes", "_given", "_given_bytes", "_step", "_step_bytes", "_taken", "_taken_bytes", "pipeline",
-        "window", "window_bytes",
-    )  # fmt: skip
-
     def __init__(self, pipeline: Pipeline, limits: tuple[int, int]) -> None:
         self.pipeline = pipeline
         self.window = min(CALLS if pipeline is Pipeline.CALL else CREDIT, limits[0])
@@ -349,14 +344,11 @@ class ClientInbox:
             left_s = None if end_s is None else end_s - time.monotonic()
             if stopped or (left_s is not None and left_s <= 0):
                 return None
-            self._wait(left_s)
-
-    def _wait(self, timeout_s: float | None) -> None:
-        try:
-            self._waiters.wait(timeout_s, lambda: bool(self._items) or self._stopped)
-        finally:  # when somebody else was quicker, or this one gives up, the next one may be needed
-            if self._items:
-                self._waiters.wake_one()
+            try:
+                self._waiters.wait(left_s, lambda: bool(self._items) or self._stopped)
+            finally:  # when somebody else was quicker, or this one gives up, the next one may be needed
+                if self._items:
+                    self._waiters.wake_one()
 
     @property
     def topic(self) -> tuple[str, str]:

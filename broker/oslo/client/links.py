@@ -412,11 +412,6 @@ class NodeLink(Link, Generic[P]):
         filters: subscriptions of the node, for sockets that publish.
     """
 
-    __slots__ = (
-        "_interrupted", "_moved_s", "_parcel_bytes", "_parcels", "_sender", "down", "down_s", "filters", "full",
-        "node", "node_key",
-    )  # fmt: skip
-
     def __init__(
         self, sender: Sender[P], node: str, endpoint: str, tuning: Tuning, node_key: str = ""
     ) -> None:

@@ -75,8 +75,6 @@ class _Entry:
     OPEN; ``sent_s`` when.
     """
 
-    __slots__ = ("frames", "listener", "number", "opening", "sent_s", "state")
-
     def __init__(self, listener: str, opening: Callable[[], Opening]) -> None:
         self.listener = listener
         self.opening = opening

@@ -81,10 +81,6 @@ class PublishingLink(NodeLink[Copy]):
     counted, and the filter is not waited for again until it is subscribed to.
     """
 
-    __slots__ = (
-        "_held", "_held_bytes", "_held_msgs", "_missed", "_timer",
-    )  # fmt: skip
-
     def __init__(
         self, sender: Sender[Copy], node: str, endpoint: str, tuning: Tuning, node_key: str = ""
     ) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from broker.oslo.client.links import TrustedFolder
-from broker.oslo.client.waiting import Waiters
 from broker.oslo.contract import Address, Settings
 from broker.oslo.directory.peer import Reader
 from broker.oslo.directory.state import Replica, Server
@@ -78,10 +77,10 @@ class RoutingTable:
         self._changed = changed
         self._touched: set[str] = set()
         self._found: dict[Address, Found] = {}
-        self._waiters = Waiters()
         self._reader: Reader | None = None
         self._redis: list[RedisHost] = []
         self._home = ""
+        self._until_s = 0.0
         self._curve: CurveClient | None = None
         self._path = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
 
@@ -90,6 +89,7 @@ class RoutingTable:
     def open(self) -> None:
         """Begin to read."""
         settings = self._settings
+        self._until_s = self._reactor.now() + settings.ready_s
         self.replica.on_state.append(self._noted)
         self.replica.on_change.append(self._settled)
         self._reader = Reader(
@@ -120,19 +120,8 @@ class RoutingTable:
             self._reader.close()
         for host in self._redis:
             host.close()
-        self.wake()
-
-    def wake(self) -> None:
-        """Whoever waits for the directory looks again."""
-        self._waiters.wake()
 
     # ------------------------------------------------------------ from any thread
-
-    def wait_synced(self, timeout_s: float) -> bool:
-        """Wait until a directory has told all it knows, at most ``timeout_s``; whether one has."""
-        if not self.synced:
-            self._waiters.wait(timeout_s, lambda: self.synced)
-        return self.synced
 
     def nodes(self, address: Address) -> set[str]:
         """Where the servers of ``address`` are."""
@@ -140,6 +129,11 @@ class RoutingTable:
         return {each.node for each in servers if not address.server or each.server == address.server}
 
     # ------------------------------------------------------------ in the thread of the sockets
+
+    @property
+    def overdue(self) -> bool:
+        """A directory should have answered by now."""
+        return self._reactor.now() >= self._until_s
 
     def find(self, address: Address) -> Found:
         """Who listens at ``address``; the same objects as long as nothing changes."""
@@ -177,15 +171,6 @@ class RoutingTable:
             self._reactor.say(logging.WARNING, text, (self._settings.ipc_dir, node, expected))
         self._home = node
 
-    @property
-    def home(self) -> str:
-        """Name of our node; "" not known."""
-        return self._home
-
-    def state(self, node: str, pipeline: str) -> State | None:
-        """What a node's pipeline offers."""
-        return self.replica.state(node, pipeline)
-
     def whereabouts(self) -> str:
         """For texts: which directories were asked, in words an operator understands."""
         path = os.path.join(self._settings.ipc_dir, DIRECTORY_SOCKET)
@@ -206,9 +191,7 @@ class RoutingTable:
 
     def _settled(self) -> None:
         self._learn_home()
-        if self.replica.synced and not self.synced:
-            self.synced = True
-            self.wake()
+        self.synced = self.synced or self.replica.synced
         touched, self._touched = self._touched, set()
         self._changed(touched)
 

@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -71,16 +72,21 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(self, timeout_s: float | None, ready: Callable[[], bool]) -> None:
-        """Wait until woken, ``timeout_s`` at most (None: for ever), and not at all where it is ``ready`` by now."""
-        waiter = new_waiter()
-        self._waiting.append(waiter)
-        try:
-            if not ready():  # asked behind ``append``: whoever makes it so from now on sees this waiter
-                waiter.wait(timeout_s)
-        finally:
-            with contextlib.suppress(ValueError):  # woken
-                self._waiting.remove(waiter)
+    def wait(self, timeout_s: float | None, ready: Callable[[], bool]) -> bool:
+        """Wait until woken and ``ready`` by then, ``timeout_s`` at most (None: for ever); returns whether it is."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not ready():
+            left_s = None if end_s is None else end_s - time.monotonic()
+            waiter = new_waiter()
+            self._waiting.append(waiter)
+            try:
+                # asked behind ``append``: whoever makes it so from now on sees this waiter
+                if not ready() and not waiter.wait(left_s):
+                    return ready()
+            finally:
+                with contextlib.suppress(ValueError):  # woken
+                    self._waiting.remove(waiter)
+        return True
 
     def wake_one(self) -> None:
         """The one that has waited longest goes on; harmless when nobody waits."""

@@ -94,7 +94,7 @@ def test_the_thread_of_the_sockets_does_not_wait_for_a_directory(open_session, f
 
     client.post(send)
     until(lambda: told, "a refusal")
-    assert "nothing is known yet" in told[0]
+    assert "nothing is known of who listens where" in told[0]
 
 
 @pytest.mark.parametrize("work", ["call", "cast"])

@@ -35,7 +35,7 @@ def test_where_there_are_directories_the_folder_is_left_alone(
     port = open_session(directories=(door_of(node),))
     with pytest.raises(CallTimeout):
         port.call(WHERE, b"", timeout_s=0.05)
-    assert port._client.routes.wait_synced(PATIENCE_S)
+    until(lambda: port._client.routes.synced, "a directory that has told all")
     with pytest.raises(CallTimeout, match="nobody listens there"):
         port.call(WHERE, b"", timeout_s=0.3)
     assert [each["endpoint"] for each in port.status()["directory"]["links"]] == [door_of(node)]
@@ -85,7 +85,7 @@ def test_a_shared_certificate_that_is_replaced_is_read_again_when_the_directory_
         door = door_of(first)
         port = open_session(folder=rundir / "none", directories=(door,), curve_cert=str(path))
         port.notify("x", "n.info", b"to nobody, to begin with")
-        assert port._client.routes.wait_synced(PATIENCE_S)
+        until(lambda: port._client.routes.synced, "a directory that has told all")
     with node(directory_port=int(door.rpartition(":")[2]), lease_s=1.0):
         links = port._client.routes.status
         until(lambda: links()["links"][0]["lost"], "its silence")
