@@ -14,7 +14,7 @@ from broker.cli.exits import OK, Failed
 from broker.cli.screen import Screen, duration
 from broker.errors import ConfigError
 from gateway.cli.token import moment
-from gateway.cli.whereabouts import Config, Statedir, settings_of
+from gateway.cli.whereabouts import Config, Statedir, settings_of, store_of
 from gateway.identity.login import LinkRole, Logins, add_link, link_facts, link_url
 from gateway.identity.store import FILE, Store
 from gateway.settings import AccessSection, GatewaySettings, place_of
@@ -151,10 +151,10 @@ def _store(settings: GatewaySettings) -> Store:
     Raises:
         ConfigError: there is none, or it cannot be opened.
     """
-    path = Path(settings.gateway.statedir, FILE)
-    if not path.exists():
+    if store_of(settings) is None:
+        where = Path(settings.gateway.statedir, FILE)
         raise ConfigError(
-            f"{path}: no gateway has run with this state directory; --config or --statedir names it"
+            f"{where}: no gateway has run with this state directory; --config or --statedir names it"
         )
     return Store(settings.gateway.statedir)
 

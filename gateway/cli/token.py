@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -15,8 +14,8 @@ from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.screen import Screen
 from broker.errors import ConfigError
 from broker.times import seconds_of
-from gateway.cli.whereabouts import Config, Statedir, settings_of
-from gateway.identity.store import FILE, FOREVER, Store
+from gateway.cli.whereabouts import Config, Statedir, settings_of, store_of
+from gateway.identity.store import FOREVER, Store
 from gateway.identity.tokens import Token, TokenFile, credential_of, token_path
 from gateway.settings import GatewaySettings
 
@@ -133,7 +132,7 @@ def restore(
 
 def revocations(settings: GatewaySettings) -> dict[str, float]:
     """Revoked credentials, and the wall clock seconds at which they would end; none where no gateway has run."""
-    if not os.path.exists(os.path.join(settings.gateway.statedir, FILE)):
+    if store_of(settings) is None:
         return {}
     with contextlib.closing(Store(settings.gateway.statedir)) as store:
         return store.revocations()

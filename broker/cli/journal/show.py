@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from itertools import islice
@@ -48,10 +47,13 @@ def read(
     """Records of a directory or a segment.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is neither, or it cannot be looked at.
     """
-    if not is_url(place) and not os.path.exists(place):
-        raise ConfigError(f"journal directory {place}: {os.strerror(errno.ENOENT)}", errno.ENOENT)
+    try:
+        if not is_url(place):
+            os.stat(place)
+    except OSError as error:
+        raise ConfigError(f"journal directory {place}: {error.strerror}", error.errno) from None
     shared_options.check_writer(place, writer)
     try:
         yield from records(place, since_ns, until_ns, writer=writer, on_damage=damages)

@@ -55,6 +55,9 @@ async def test_links_are_off(tmp_path, capsys):
 def test_no_gateway_has_run_here(tmp_path, capsys):
     assert "no gateway has run" in link(capsys, "--statedir", str(tmp_path), code=exits.CONFIG)
     assert list(tmp_path.iterdir()) == []
+    beyond = tmp_path / "loop"
+    beyond.symlink_to(beyond)
+    assert "symbolic links" in link(capsys, "--statedir", str(beyond), code=exits.CONFIG)
 
 
 def test_a_configuration_of_a_gateway_that_has_not_announced_itself(tmp_path, capsys):

@@ -126,6 +126,14 @@ def test_tokens_are_listed_where_the_store_is_of_another_user(run, tmp_path, mon
     assert "a directory of ours" in run("restore", made, code=exits.CONFIG).err
 
 
+def test_a_state_directory_that_cannot_be_looked_at_is_not_one_without_revocations(run, tmp_path):
+    made = json.loads(run("add", "alice", "--json").out)["id"]
+    (tmp_path / "state").rename(tmp_path / "kept")
+    (tmp_path / "state").symlink_to("state")
+    for words in (["revoked"], ["restore", made]):
+        assert "symbolic links" in run(*words, code=exits.CONFIG).err
+
+
 def test_a_state_directory_instead_of_a_configuration(run, tmp_path):
     made = json.loads(run("add", "alice", "--json").out)["id"]
     assert made in run("list", where=("--statedir", str(tmp_path / "state"))).out
