@@ -56,8 +56,10 @@ class NodeProxy:
         reactor: of all rooms.
         pipelines: by name, once opened. directory: None where it does not run.
         acl: of all rooms.
-        reload: reads the settings again.
+        reload: reads the settings again; from ``open`` on.
     """
+
+    reload: Reload
 
     def __init__(
         self, config: NodeConfig, journal: JournalOptions | None = None, reread: Reread | None = None
@@ -67,7 +69,7 @@ class NodeProxy:
         self.pipelines: dict[str, PipelineRoom] = {}
         self.directory: DirectoryServer | None = None
         self.acl = AccessControl(config, shared_uid=overflow_uid())
-        self.reload = Reload(self.reactor, config, reread, self.acl, self.pipelines)
+        self._reread = reread
         self._folder = NodeFolder(config.ipc_dir, config.ipc_group)
         teller = next((pipeline for pipeline in Pipeline if pipeline in config.run), "")
         self._recording = Recording(journal, self.reactor, teller) if journal is not None else None
@@ -111,7 +113,8 @@ class NodeProxy:
                     room = make_pipeline(pipeline, self.reactor, self.config, self.acl, self._recording)
                     room.open()
                     self.pipelines[pipeline] = room
-            self.reload.begin(self.directory)
+            reread, acl = self._reread, self.acl
+            self.reload = Reload(self.reactor, self.config, reread, acl, self.pipelines, self.directory)
         except BaseException:
             self._close(0)
             raise

@@ -46,12 +46,16 @@ class Reload:
         config: in force.
         reread: where from; None: nothing is ever read again.
         acl: of all pipelines.
-        pipelines: by name, those that run.
+        pipelines: by name, those that run. directory: None where there is none. They are open: what they have read is
+            in force.
 
     Attributes:
         settings: for STATUS: ``read_at``, seconds since 1970; ``fingerprint`` of keys, rules and certificate;
             ``public_key``, "" in plaintext; how often it went well (``done``), and how often nothing was changed
             because of an error (``refused``).
+
+    Raises:
+        ConfigError: the certificate cannot be read.
     """
 
     def __init__(
@@ -61,26 +65,18 @@ class Reload:
         reread: Reread | None,
         acl: AccessControl,
         pipelines: Mapping[str, PipelineRoom],
+        directory: DirectoryServer | None,
     ) -> None:
         self.settings = acl.settings
         self._reactor = reactor
         self._reread = reread
         self._acl = acl
         self._pipelines = pipelines
-        self._directory: DirectoryServer | None = None
+        self._directory = directory
         self._wishes = 0
         """How often it was asked since the reading under way began, that one counted in."""
         self._config = config
-        self._certificate: Certificate | None = None
-
-    def begin(self, directory: DirectoryServer | None) -> None:
-        """The pipelines, and the directory where there is one, are open: what they have read is in force.
-
-        Raises:
-            ConfigError: the certificate cannot be read.
-        """
-        self._directory = directory
-        self._certificate = _certificate(self._config)
+        self._certificate = _certificate(config)
         self.settings.update(done=0, refused=0)
         self._note()
 
