@@ -11,11 +11,10 @@ half of it, each of two a third, and so on; there is always a place for one who 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.name_stats import NameStats
 from broker.oslo.frames import ID_BYTES
-from broker.oslo.proxy.registration import ServerLink
 
 GRACE_S: float = 1.0
 """After its time was over a call is remembered for so long: a reply then is late, not foreign."""
@@ -26,7 +25,8 @@ FOREVER_S: Final = 86_400.0
 class GivenCall(NamedTuple):
     """One message that is not finished."""
 
-    link: ServerLink
+    link: Any
+    """Who is to answer it, a ``registration.ServerLink``: by its ``rid`` and ``origin``."""
     due_s: float
     """When its sender has given up; by the reactor's clock."""
     confirm: bool = False
@@ -92,7 +92,7 @@ class PendingReplies:
         if not owed:
             del self.owed[id(call.link)]
 
-    def fits(self, key: bytes, link: ServerLink) -> GivenCall | None:
+    def fits(self, key: bytes, link: Any) -> GivenCall | None:
         """The entry that ``link`` may answer; None: there is none, or it is somebody else's."""
         call = self.calls.get(key)
         if call is None or call.link is link:
@@ -113,7 +113,7 @@ class PendingReplies:
             self.end(key)
         return over
 
-    def forget(self, link: ServerLink) -> int:
+    def forget(self, link: Any) -> int:
         """Forget what ``link`` was to answer; returns how many."""
         keys = list(self.owed.get(id(link), ()))
         for key in keys:
