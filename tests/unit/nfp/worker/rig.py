@@ -74,9 +74,9 @@ def body(packet):
 
 async def final(broker):
     """The next RESPONSE that is no promise (201), which a job gets that takes its time, as all do on a busy machine."""
-    packet = await broker.take_only(Command.RESPONSE)
+    packet = await broker.take_only(Command.RESPONSE, Command.KEEPALIVE)
     while packet.status == 201:
-        packet = await broker.take_only(Command.RESPONSE)
+        packet = await broker.take_only(Command.RESPONSE, Command.KEEPALIVE)
     return packet
 
 
