@@ -206,6 +206,7 @@ class ClientInbox:
         refusal: why it may not listen, when a proxy said so.
         put_s: when something was last put in.
         untold: something was put in, and ``tell`` is still to be called.
+        stopping, closed: its end was asked for; ``close`` was called.
     """
 
     def __init__(
@@ -245,7 +246,7 @@ class ClientInbox:
         self._put_bytes = self._taken_bytes = 0
         self._seen = Deduplicator()
         self._told: Callable[[], None] | None = None
-        self._stopping = self._stopped = self._closed = False
+        self.stopping = self._stopped = self.closed = False
 
     # ------------------------------------------------------------ in the thread of the sockets
 
@@ -256,7 +257,7 @@ class ClientInbox:
 
     def put(self, item: ReceivedMessage, now: float) -> bool:
         """Take it in, or False: closed. The one that makes it full still fits. ``tell`` comes after it."""
-        if self._closed:
+        if self.closed:
             return False
         self._seen.add(item.head)
         self._put_bytes += item.size
@@ -355,20 +356,10 @@ class ClientInbox:
         """Exchange and topic of an rpc-server."""
         return (self.records[0].exchange, self.records[0].topic)
 
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._closed
-
-    @property
-    def stopping(self) -> bool:
-        """Whether its end was asked for."""
-        return self._stopping
-
     def begin_stop(self) -> None:
         """Ask for the end without waiting for it; ``stop`` waits."""
-        if not self._stopping:
-            self._stopping = True
+        if not self.stopping:
+            self.stopping = True
             if not self.post(self.owner.end, self):
                 self.cut_off()
 
@@ -381,7 +372,7 @@ class ClientInbox:
 
     def cut_off(self) -> None:
         """Nothing more is to be expected: who waits goes home with what is here. From any thread."""
-        self._stopping = self._stopped = True
+        self.stopping = self._stopped = True
         self.ready.set()
         self.ended.set()
         self._waiters.wake()
@@ -389,9 +380,9 @@ class ClientInbox:
     def close(self) -> None:
         """End it; unread messages are dropped and counted. Replies that are on their way are not lost."""
         self.stop()
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         left = len(self._items)
         self._items.clear()
         if left:

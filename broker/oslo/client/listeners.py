@@ -89,7 +89,9 @@ class ReplyCache:
     def begin(self, call: ReceivedMessage) -> None:
         """The call came and was taken in."""
         key = call.head[_KEY_AT:HEAD_BYTES]
-        self._forget(key)  # its client took an id of a call that nobody has answered
+        former = self._begun.pop(key, None)
+        if former is not None:  # its client took an id of a call that nobody has answered
+            self._begun_bytes -= former.size
         self._begun[key] = call
         self._begun_bytes += call.size
         while len(self._begun) > 1 and (len(self._begun) > BEGUN_MAX or self._begun_bytes > BEGUN_BYTES):
@@ -100,7 +102,9 @@ class ReplyCache:
         head = encode(kind, id=call.envelope.id)
         if kind == Kind.REPLY:
             key = call.head[_KEY_AT:HEAD_BYTES]
-            self._forget(key)
+            begun = self._begun.pop(key, None)
+            if begun is not None:
+                self._begun_bytes -= begun.size
             former = self._answers.pop(key, None)
             if former is not None:
                 self._bytes -= len(former[1])
@@ -115,11 +119,6 @@ class ReplyCache:
     def find_answered(self, number: bytes) -> Envelope | None:
         """The call of that id, when it was answered lately."""
         return next((each[2] for key, each in self._answers.items() if key.endswith(number)), None)
-
-    def _forget(self, key: bytes) -> None:
-        begun = self._begun.pop(key, None)
-        if begun is not None:
-            self._begun_bytes -= begun.size
 
     def answer_again(self, head: bytes, envelope: Envelope, route: bytes) -> bool:
         """A call came again that its listener has had; ``route``: where its client is now. False: there is no room."""

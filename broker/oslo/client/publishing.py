@@ -166,11 +166,6 @@ class PublishingLink(NodeLink[Copy]):
         held = [copy for data in list(self._held) for copy in self._release(data)]
         return [*self.take_parcels(), *held]
 
-    @property
-    def awaited(self) -> list[bytes]:
-        """Filters whose subscription something waits for."""
-        return list(self._held)
-
     def _arm(self, due_s: float) -> None:
         if self._timer is None and not self.closed:
             self._timer = self._reactor.call_later(max(due_s - self._reactor.now(), 0.0), self._late)
@@ -301,7 +296,7 @@ class Publisher(Sender[Copy]):
         super().directory_changed(nodes)
         for link in list(self._links.values()):
             assert isinstance(link, PublishingLink)
-            for data in link.awaited:
+            for data in list(link._held):
                 names = read_filter(data)
                 if names is not None and link.node not in self.nodes(*names):
                     link.drop_held(data)  # nobody listens there any more

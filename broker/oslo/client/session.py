@@ -25,7 +25,6 @@ from broker.oslo.client.inbox import ClientInbox
 from broker.oslo.client.publishing import Publication
 from broker.oslo.client.waiting import (
     NativeWaiter,
-    Waiter,
     bounded,
     bury_dispatchers,
     end_dispatchers,
@@ -34,7 +33,6 @@ from broker.oslo.client.waiting import (
 from broker.oslo.contract import (
     Address,
     Closed,
-    OsloFailure,
     Refused,
     Settings,
     TooLarge,
@@ -207,8 +205,10 @@ class ClientSession:
         timeout_s: float | None,
         monitor_s: float | None = None,
         mandatory: bool = False,
+        kind: Kind = Kind.CALL,
+        tries: int | None = None,
     ) -> bytes:
-        """Call and wait for the body of the reply.
+        """Call and wait for the body of the reply; a cast with ``mandatory`` waits until a server has it.
 
         Raises:
             CallTimeout, Unroutable (``mandatory``), Refused, Closed.
@@ -216,34 +216,43 @@ class ClientSession:
             ValueError: a name that cannot be sent, or a time that is not a number. An infinite one is none.
         """
         waiter = new_waiter()
-        client, call = self._begin(address, body, waiter.set, timeout_s, monitor_s, mandatory=mandatory)
-        return self._await(client, call, waiter)
+        client, call = self.start_call(
+            address,
+            body,
+            waiter.set,
+            timeout_s=timeout_s,
+            monitor_s=monitor_s,
+            mandatory=mandatory,
+            kind=kind,
+            tries=tries,
+        )
+        try:
+            if client.is_ours() and not call.over:
+                raise Undelivered(f"{address}: the thread of the sockets would wait for itself")
+            waiter.wait(None if call.timeout_s is None else call.timeout_s + STUCK_S)
+        finally:
+            if not call.over:
+                client.post(client.calls.abandon, call)
+        answer = call.answer
+        if isinstance(answer, bytes):
+            return answer
+        if answer is None:
+            raise Closed(f"{address}: the thread of the sockets does not answer (a bug, or it is stopped)")
+        raise answer
 
     def start_call(
         self,
         address: Address,
         body: bytes,
-        done: Callable[[bytes | OsloFailure], None],
-        *,
-        timeout_s: float | None,
-        monitor_s: float | None = None,
-        mandatory: bool = False,
-    ) -> None:
-        """As ``call`` without waiting: ``done`` is called once, in the thread of the sockets."""
-        self._begin(address, body, done, timeout_s, monitor_s, mandatory=mandatory)
-
-    def _begin(
-        self,
-        address: Address,
-        body: bytes,
         done: Callable[[Answer], None],
+        *,
         timeout_s: float | None,
         monitor_s: float | None = None,
-        *,
-        kind: Kind = Kind.CALL,
         mandatory: bool = False,
+        kind: Kind = Kind.CALL,
         tries: int | None = None,
     ) -> tuple[Client, PendingCall]:
+        """As ``call`` without waiting: ``done`` is called once, in the thread of the sockets."""
         client = self._use(address)
         seconds = bounded(timeout_s)
         call = PendingCall(
@@ -260,27 +269,10 @@ class ClientSession:
             owner=self,
         )
         if call.size > client.routes.body_max:
-            call.finish(TooLarge(call.address, call.size, client.routes.body_max))
+            call.finish(TooLarge(address, call.size, client.routes.body_max))
         elif not client.post(client.calls.start, call):
-            call.finish(Closed(f"{call.address}: the session is closed"))
+            call.finish(Closed(f"{address}: the session is closed"))
         return client, call
-
-    def _await(self, client: Client, call: PendingCall, waiter: Waiter) -> bytes:
-        try:
-            if client.is_ours() and not call.over:
-                raise Undelivered(f"{call.address}: the thread of the sockets would wait for itself")
-            waiter.wait(None if call.timeout_s is None else call.timeout_s + STUCK_S)
-        finally:
-            if not call.over:
-                client.post(client.calls.abandon, call)
-        answer = call.answer
-        if isinstance(answer, bytes):
-            return answer
-        if answer is None:
-            raise Closed(
-                f"{call.address}: the thread of the sockets does not answer (a bug, or it is stopped)"
-            )
-        raise answer
 
     # ------------------------------------------------------------ casts, fan-outs, notifications
 
@@ -295,14 +287,8 @@ class ClientSession:
             Undelivered, Unroutable (``mandatory``), Refused, Closed.
         """
         if mandatory:
-            waiter = new_waiter()
             tries = None if retry is None or retry < 0 else retry
-            self._await(
-                *self._begin(
-                    address, body, waiter.set, CONFIRM_S, kind=Kind.CAST, mandatory=True, tries=tries
-                ),
-                waiter,
-            )
+            self.call(address, body, timeout_s=CONFIRM_S, kind=Kind.CAST, mandatory=True, tries=tries)
             return
         client = self._use(address)
         client.submit(client.casts, Cast(address, body), retry)
@@ -328,9 +314,7 @@ class ClientSession:
         Raises:
             Refused: this process may not listen there.
         """
-        listener = os.urandom(LISTENER_CHARS // 2).hex()
-        record = Record(address.exchange, address.topic, address.server, listener)
-        return self._listen(listener, [record], None, rpc=True)
+        return self._listen([address], None, rpc=True)
 
     def listen_notifications(self, topics: Sequence[tuple[str, str]], pool: str | None) -> ClientInbox:
         """Listen to notifications at ``(exchange, topic)`` pairs; as ``listen``.
@@ -338,18 +322,17 @@ class ClientSession:
         Raises:
             Refused: this process may not listen there.
         """
-        listener = os.urandom(LISTENER_CHARS // 2).hex()
         if not topics:
             raise ValueError("listener for notifications: saw no topic, expected one at least")
         check_name(pool or "", "pool")
-        records = [Record(exchange, topic, "", listener, pool) for exchange, topic in dict.fromkeys(topics)]
-        return self._listen(listener, records, pool, rpc=False)
+        addresses = [Address(exchange, topic) for exchange, topic in dict.fromkeys(topics)]
+        return self._listen(addresses, pool, rpc=False)
 
-    def _listen(
-        self, listener: str, records: Sequence[Record], pool: str | None, *, rpc: bool
-    ) -> ClientInbox:
+    def _listen(self, addresses: Sequence[Address], pool: str | None, *, rpc: bool) -> ClientInbox:
         self._check_folder()
-        client = self._use(*(Address(each.exchange, each.topic, each.server) for each in records))
+        client = self._use(*addresses)
+        listener = os.urandom(LISTENER_CHARS // 2).hex()
+        records = [Record(each.exchange, each.topic, each.server, listener, pool) for each in addresses]
         settings = self._settings
         owner = client.listeners
         limits = (settings.inbox_msgs, settings.inbox_bytes)

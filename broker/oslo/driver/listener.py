@@ -246,11 +246,7 @@ class ServerListener(base.PollStyleListenerAdapter):  # type: ignore[misc]
             super().start(on_incoming_callback)
             return
         base.Listener.start(self, on_incoming_callback)
-        executor = server._work_executor
-        threads = getattr(executor, "_max_workers", LEAST_WINDOW)
-        self._workers = Workers(
-            executor.submit, server._process_incoming, self._listener, self._inbox, threads
-        )
+        self._workers = Workers(server, self._listener, self._inbox)
         self._inbox.notify(self._workers.more)
 
     def stop(self) -> None:
@@ -271,26 +267,17 @@ class Workers:
     it begins when it has the interpreter's lock, and many messages are done by then.
 
     Args:
-        submit: has something called by a thread of the executor.
-        process: what the server does with a message.
+        server: oslo.messaging's (``find_server``): whose executor, and what it does with a message.
         listener: reads it.
         inbox: where it is.
-        threads: that the executor has at most.
     """
 
-    def __init__(
-        self,
-        submit: Callable[[Callable[[], None]], object],
-        process: Callable[[list[ZmqIncoming]], None],
-        listener: ZmqListener,
-        inbox: ClientInbox,
-        threads: int,
-    ) -> None:
-        self._submit = submit
-        self._process = process
+    def __init__(self, server: Any, listener: ZmqListener, inbox: ClientInbox) -> None:
+        self._submit = server._work_executor.submit
+        self._process = server._process_incoming
+        self._threads = getattr(server._work_executor, "_max_workers", LEAST_WINDOW)
         self._listener = listener
         self._inbox = inbox
-        self._threads = threads
         self._lock = natives.allocate_lock()
         self._coming = self._closed = False
         self._works = 0  # calls of ``_work`` that were asked for and have not ended
@@ -322,7 +309,11 @@ class Workers:
         """In a thread of the executor: process what is here."""
         self._coming = False  # what comes from now on asks for the next one; what is here is seen below
         try:
-            while not self._done():
+            while os.getpid() == self._pid:
+                with self._lock:  # one that ends is relied on by nobody who asks for a thread in vain
+                    if self._inbox.empty:
+                        self._works -= 1
+                        return
                 while (item := self._inbox.get(0)) is not None:
                     self.more()
                     incoming = self._listener.read(item)
@@ -337,16 +328,6 @@ class Workers:
                 self._works -= 1
                 self._ask()
             raise
-
-    def _done(self) -> bool:
-        """Whether a call of ``_work`` may end; one that does is relied on by nobody who asks for a thread in vain."""
-        if os.getpid() != self._pid:
-            return True
-        with self._lock:
-            if self._inbox.empty:
-                self._works -= 1
-                return True
-        return False
 
     def _refuse(self) -> None:
         """No thread is to be had and none runs: the next message is lost, and its caller, whom nobody else answers, is
@@ -381,14 +362,11 @@ def find_server(callback: Callable[[list[Any]], None]) -> Any:
     if getattr(server, "executor_type", "") != _EXECUTOR:
         return None
     known = getattr(MessageHandlingServer, "_on_incoming", None)
-    if known is None or not hasattr(server, "_process_incoming") or not _can_submit(server):
+    can_submit = hasattr(getattr(server, "_work_executor", None), "submit")
+    if known is None or not hasattr(server, "_process_incoming") or not can_submit:
         # nothing is wrong but the CPU that each message takes: another release, to which this room is to be fitted
         log.warning(
             "this release of oslo.messaging has renamed what its server is known by: messages are polled for"
         )
         return None
     return server if getattr(callback, "__func__", None) is known else None
-
-
-def _can_submit(server: Any) -> bool:
-    return hasattr(getattr(server, "_work_executor", None), "submit")

@@ -79,23 +79,17 @@ def decode(body: bytes) -> Any:
 
 
 def request_body(ctxt: Any, message: Mapping[str, Any]) -> bytes:
-    """Body of a call, cast or fan-out."""
-    return encode({"ctxt": _plain(ctxt), "message": message})
+    """Body of a call, cast or fan-out. A context is what rabbit takes, dictionaries and whatever has ``to_dict``; its
+    keys become strings.
+    """
+    items = {} if ctxt is None else ctxt if isinstance(ctxt, Mapping) else ctxt.to_dict()
+    plain_ctxt = dict(zip(map(str, items), items.values(), strict=True))
+    return encode({"ctxt": plain_ctxt, "message": message})
 
 
 def notification_body(ctxt: Any, message: Mapping[str, Any], version: float) -> bytes:
     """Body of a notification."""
-    if version >= ENVELOPE_VERSION:
-        return encode({"ctxt": _plain(ctxt), "message": common.serialize_msg(message)})
-    return request_body(ctxt, message)
-
-
-def _plain(ctxt: Any) -> Mapping[str, Any]:
-    """A context as a mapping: rabbit takes dictionaries and whatever has ``to_dict``, and makes its keys strings."""
-    if ctxt is None:
-        return {}
-    items = ctxt if isinstance(ctxt, Mapping) else ctxt.to_dict()
-    return dict(zip(map(str, items), items.values(), strict=True))
+    return request_body(ctxt, common.serialize_msg(message) if version >= ENVELOPE_VERSION else message)
 
 
 def read_request(body: bytes, form: BodyFormat = USUAL) -> Request:

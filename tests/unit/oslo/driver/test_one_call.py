@@ -21,8 +21,8 @@ from tests.live.oslo_raw import Node
 from tests.unit.oslo.client.nodes import whole_node
 
 HOME = f"{Path(broker.__file__).parent}/"
-FUNCTIONS = 104
-FILES = 29
+FUNCTIONS = 100
+FILES = 28
 WARM = 20
 ROUNDS = 3
 REST_S = 0.25

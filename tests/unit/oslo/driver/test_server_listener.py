@@ -5,6 +5,7 @@ import queue
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import oslo_messaging
 import pytest
@@ -285,7 +286,8 @@ def test_a_child_that_was_forked_while_a_thread_was_asked_for_can_stop(inbox):
             workers.close()
             os._exit(0)
 
-    workers = Workers(submit, lambda _incoming: None, ZmqListener(inbox, 1000, 4), inbox, 1)
+    server = Server(SimpleNamespace(submit=submit, _max_workers=1))
+    workers = Workers(server, ZmqListener(inbox, 1000, 4), inbox)
     inbox.put(item(0))
     workers.more()
     assert [os.waitpid(child, 0)[1] for child in children] == [0]
