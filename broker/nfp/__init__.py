@@ -41,8 +41,8 @@ Leaves, all pure: ``names`` the words of the protocol, ``packet`` one message, `
 dialects, ``targets`` which workers, ``bodies`` the JSON inside, ``opening`` what OPEN carries, ``outcome`` what a job
 has got so far, ``states`` tables of states, ``urls`` names of shared files, ``principal`` who somebody is, ``access``
 what they may do, ``records`` what is stored, ``contract`` what the rooms call each other with. Not pure are
-``process_stats``, what a process uses, ``logs``, its latest records, ``rendering``, templates in a sandbox, and
-``threads``, where functions that take long are called.
+``self_report``, what a process uses and its latest log records, ``rendering``, templates in a sandbox, and ``threads``,
+where functions that take long are called.
 
 ``jobs/dispatcher.py`` is the walk of a request; ``server/ingress.py`` leads to it. The text is the NFP
 specification ("NFP" in the docstrings); what deployed NorFab does differently stands where it matters. ``PROTOCOL.md``

@@ -86,7 +86,7 @@ async def list_(
         str | None, typer.Option("--until", metavar="TIME", help="Submitted before this time.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
-) -> int:
+) -> None:
     """List jobs, the newest first: what was asked, how long it took, and how it ended.
 
     How many more there are is told on stderr.
@@ -106,7 +106,6 @@ async def list_(
         screen.note("nfp jobs", f"{more} more; --limit shows up to 1000")
     elif told.get("more"):
         screen.note("nfp jobs", "older jobs were not looked at")
-    return OK
 
 
 def _style(row: Sequence[str]) -> str:
@@ -155,14 +154,13 @@ async def show(
     client: NfpClient,
     screen: Screen,
     uuid: Uuid,
-) -> int:
+) -> None:
     """Print what the broker knows about a job: who asked for what, who ran it, results, errors and tracebacks."""
     told = await client.mmi("show", service=JOBS, kwargs={"uuid": uuid})
     if screen.as_json:
         screen.value(told)
     else:
         _show(screen, told)
-    return OK
 
 
 def _show(screen: Screen, told: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -33,21 +33,10 @@ Function = StrEnum(
 """What a worker may be asked."""
 
 
-class BrokerPart(StrEnum):
-    """What a broker can show of itself; its services, workers, clients and jobs are verbs of their own."""
-
-    BROKER = "broker"
-    VERSION = "version"
-    INVENTORY = "inventory"
-    STATUS = "status"
-    STATS = "stats"
-
-    @property
-    def task(self) -> str:
-        """The task that shows it."""
-        if self in (BrokerPart.STATUS, BrokerPart.STATS):
-            return f"get_{self.value}"
-        return "show_broker" if self is BrokerPart.BROKER else f"show_broker_{self.value}"
+BrokerPart = StrEnum("BrokerPart", ["broker", "version", "inventory", "status", "stats"])
+"""What a broker can show of itself; its services, workers, clients and jobs are verbs of their own."""
+_SHOWN_BY: Final = {"broker": "show_broker", "status": "get_status", "stats": "get_stats"}
+"""The tasks that show it; the others are ``show_broker_PART``."""
 
 
 async def ask(client: NfpClient, task: str, **kwargs: Any) -> Any:
@@ -77,14 +66,14 @@ async def show(
     client: NfpClient,
     screen: Screen,
     *,
-    what: Annotated[BrokerPart, typer.Argument(help="What to show.")] = BrokerPart.BROKER,
+    what: Annotated[BrokerPart, typer.Argument(help="What to show.")] = BrokerPart.broker,
 ) -> None:
     """Show a broker, its versions, inventory, status or statistics.
 
     What it has to do is shown by `headgate nfp services` and `headgate nfp jobs`.
     """
-    told = await ask(client, what.task)
-    if screen.as_json or what is BrokerPart.INVENTORY:
+    told = await ask(client, _SHOWN_BY.get(what, f"show_broker_{what}"))
+    if screen.as_json or what is BrokerPart.inventory:
         screen.value(told)
     else:
         screen.table((what.value, ""), [(name, short(value, 200)) for name, value in flat(told)])

@@ -13,16 +13,15 @@ Rooms::
 
     reading      YAML -> plain JSON values: limits, aliases, duplicates; errors with file and line
     mappings     mappings into one; what those may see who may not see values
-    datastore    the file and those it names: loading, reloading, one worker's merged mapping
-    reader       that in a thread, for a broker with others to answer
+    datastore    the file and those it names: loading, reloading, one worker's merged mapping; that in a thread, for a
+                 broker with others to answer
     topology     what the inventory wants to be started
 
 A broker tells of it in ``management.inventory``.
 """
 
-from broker.nfp.inventory.datastore import Datastore
+from broker.nfp.inventory.datastore import Datastore, Reader
 from broker.nfp.inventory.mappings import redacted
-from broker.nfp.inventory.reader import Reader
 from broker.nfp.inventory.topology import Topology, TopologyWorker, load_environment, read_topology
 
 __all__ = [

@@ -19,10 +19,9 @@ from broker import __version__
 from broker.errors import ConfigError
 from broker.nfp.contract import Call
 from broker.nfp.jobs import WorkerView
-from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
 from broker.nfp.management.questions import Refused, Table, arguments, deployed, split
 from broker.nfp.principal import Standing
-from broker.nfp.process_stats import versions
+from broker.nfp.self_report import LAST_DEFAULT, RECORDS_MAX, versions
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker

@@ -16,18 +16,17 @@ from dataclasses import fields
 from typing import Any, Final
 
 from broker.endpoints import parse
-from broker.errors import ConfigError, LinkClosed
+from broker.errors import ConfigError
 from broker.journal.options import JournalOptions
 from broker.nfp.contract import JobEvent, Peer, unnoticed
 from broker.nfp.inventory import Datastore, Reader
 from broker.nfp.jobs import DispatchConfig, Dispatcher
-from broker.nfp.logs import LogBuffer
 from broker.nfp.management import SERVICES, EventBus, Questions
 from broker.nfp.management.jobs import SEARCHES_MAX
 from broker.nfp.names import CLIENT_OF_WORKER, Sender
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.process_stats import ProcessStats
 from broker.nfp.records import JobAdded, Op, WorkerSeen
+from broker.nfp.self_report import LogBuffer, ProcessStats
 from broker.nfp.server.files_worker import FilesWorker
 from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
@@ -103,7 +102,7 @@ class NfpBroker:
             )
         self.access = access_of(settings, self.keys)
         self.name_owners = NameOwners(
-            self.store, self.access, self.is_connected, self._needed, self.loop.time
+            self.store, self.access, self.locals, self.is_connected, self._needed, self.loop.time
         )
         self.event_bus = EventBus(self.epoch, self.access, held_max=settings.events_ring)
         self.dispatcher = Dispatcher(
@@ -279,7 +278,6 @@ class NfpBroker:
             raise ConfigError(f"two peers in this process are called {name!r}, expected one")
         peer = LocalPeer(self, principal, name, on_packet, features)
         self.locals[name] = peer
-        self.name_owners.reserve(name)
         return peer
 
     def local_channel(self, name: str, sender: Sender, principal: Principal = HERE) -> LocalChannel:
@@ -287,13 +285,7 @@ class NfpBroker:
 
         It is made anew when the broker has cut it, and may be started again once it was closed.
         """
-
-        def make_peer(called: str, on_packet: OnPacket) -> LocalPeer:
-            if self.stopping:
-                raise LinkClosed(f"{called}: the broker stops")
-            return self.local_peer(principal, called, on_packet)
-
-        return LocalChannel(name, sender, make_peer)
+        return LocalChannel(self, name, sender, principal)
 
     def tell_room(self, peer: QueuedPeer[Any]) -> None:
         """Have ``peer`` sent what it is owed, in a turn of its own: whoever is sending now need not expect it."""
@@ -321,7 +313,6 @@ class NfpBroker:
         """A local peer has left, or was cut."""
         if self.locals.get(peer.name) is peer:
             del self.locals[peer.name]
-            self.name_owners.unreserve(peer.name)
         self.ingress.gone(peer, self.clock.now())
         self.turn.soon()
 

@@ -100,24 +100,21 @@ def _unheard(why: str) -> None:
     """Nobody wants to know ``why``."""
 
 
-MakePeer = Callable[[str, OnPacket], LocalPeer]
-"""Makes the local peer of that name."""
-
-
 class LocalChannel:
     """See ``peer.channel.Channel``: a conversation with the broker in this process.
 
     Args:
-        name: of the peer. sender: whether it is a client or a worker. make_peer: see ``MakePeer``.
+        broker: in this process. name: of the peer. sender: whether it is a client or a worker. principal: who it is.
     """
 
-    def __init__(self, name: str, sender: Sender, make_peer: MakePeer) -> None:
+    def __init__(self, broker: NfpBroker, name: str, sender: Sender, principal: Principal) -> None:
+        self._broker = broker
         self.name = name
         self.broker = ""
         self.trouble = "not started"
         self.traffic = Traffic()
         self._sender = sender
-        self._make_peer = make_peer
+        self._principal = principal
         self._peer: LocalPeer | None = None
         self._receiver: Receiver | None = None
         self._open_body: Callable[[], dict[str, Any]] = dict
@@ -179,11 +176,10 @@ class LocalChannel:
     def _connect(self) -> None:
         if self._closed:
             return
-        try:
-            self._peer = peer = self._make_peer(self.name, self._take_packet)
-        except LinkClosed as error:
-            self.trouble = str(error)
+        if self._broker.stopping:
+            self.trouble = f"{self.name}: the broker stops"
             return
+        self._peer = peer = self._broker.local_peer(self._principal, self.name, self._take_packet)
         peer.on_lost = self._peer_lost
         body = msgspec.json.encode(self._open_body())
         peer.submit(Packet(self._sender, Command.OPEN, body=body))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -81,6 +81,7 @@ class NameOwners:
 
     Args:
         journal: where pins are written down. access: the list of keys.
+        here: names of peers in this process, which are nobody else's.
         in_use: whether a name is connected at present.
         needed: whether a name with its key is a known worker's or its client's, or has jobs.
         clock: monotonic seconds.
@@ -93,12 +94,14 @@ class NameOwners:
         self,
         journal: Journal,
         access: Access,
+        here: Container[str],
         in_use: Callable[[str], bool],
         needed: Callable[[str, str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal = journal
         self._access = access
+        self._here = here
         self._in_use = in_use
         self._needed = needed
         self._clock = clock
@@ -106,7 +109,6 @@ class NameOwners:
         """By name, in the order of their last use, as are the names of each key."""
         self._by_key: dict[str, dict[str, None]] = {}
         self._lasting = 0
-        self._reserved: set[str] = set()
         self._unpinned: dict[str, None] = {}
         """Until the next key comes, whose name is written down then."""
         self.violations = 0
@@ -145,7 +147,7 @@ class NameOwners:
             fits = not owner.lasting and not self._stays(name, owner.key)
             if fits:  # the jobs of somebody who passed by have ended since
                 self._remove(name)
-        if fits and name not in self._reserved:
+        if fits and name not in self._here:
             return True
         self.violations += 1
         return False
@@ -200,14 +202,6 @@ class NameOwners:
             del self._unpinned[oldest]
             self._journal.put(Pinned(oldest, ""))
         return True
-
-    def reserve(self, name: str) -> None:
-        """Keep ``name`` for somebody in this process."""
-        self._reserved.add(name)
-
-    def unreserve(self, name: str) -> None:
-        """The opposite of ``reserve``."""
-        self._reserved.discard(name)
 
     # -- inner part ------------------------------------------------------------------------------
 

@@ -171,11 +171,13 @@ class RouterPeer(QueuedPeer[list[Body]]):
         self._broker.turn.forget(self)
 
     def cut(self, why: str) -> None:
-        """End the connection, and do not listen to what it has sent."""
+        """End the connection, and do not listen to what it has sent; what was written to it before follows."""
         if not self.deaf:
             self.deaf = True
             self.lost()
-            self._router.cut(self, why)
+            log.warning("%s: %s is cut: %s", self._router.contact_address, self, why)
+            self.pipe.close()
+            self._broker.loop.call_soon(self._router.gone, self)
 
     def _makes_room(self, command: Command, size: int) -> bool:
         """What this turn has queued may not have been offered yet."""
@@ -414,12 +416,6 @@ class NfpRouter(ConnectionListener):
     def left(self, newcomer: Newcomer) -> None:
         """``newcomer`` is gone."""
         self._newcomers.pop(newcomer, None)
-
-    def cut(self, peer: RouterPeer, why: str) -> None:
-        """End the connection of ``peer``; what was written to it before follows."""
-        log.warning("%s: %s is cut: %s", self.contact_address, peer, why)
-        peer.pipe.close()
-        self._loop.call_soon(self.gone, peer)
 
     def gone(self, peer: RouterPeer) -> None:
         """``peer`` is gone; everything that came from it was handled. Its name is free."""

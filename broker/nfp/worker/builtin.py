@@ -24,10 +24,9 @@ from broker.nfp.bodies import read_request, token_client, write
 from broker.nfp.client.client import FETCHED
 from broker.nfp.client.fetch import delete
 from broker.nfp.frames import Packet
-from broker.nfp.logs import LAST_DEFAULT
 from broker.nfp.opening import read_any
-from broker.nfp.process_stats import versions
 from broker.nfp.rendering import render
+from broker.nfp.self_report import LAST_DEFAULT, versions
 from broker.nfp.worker.run import TIMEOUT_S, JobContext
 from broker.nfp.worker.store import COMPLETED, FAILED, FINISHED, LISTED, StoredRun
 from broker.nfp.worker.tasks import Task, make

@@ -14,14 +14,13 @@ from typing import Any, Final, Unpack, overload
 from broker import supervision
 from broker.errors import ConfigError, HeadgateError
 from broker.nfp.client.client import NfpClient
-from broker.nfp.logs import LogBuffer
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
 from broker.nfp.opening import DIALECT
 from broker.nfp.peer.brokers import choose_brokers
 from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import check_name, credentials, default_base_dir, peer_file
-from broker.nfp.process_stats import ProcessStats
+from broker.nfp.self_report import LogBuffer, ProcessStats
 from broker.nfp.store.database import Lock
 from broker.nfp.store.peers import KEEP_S, Retention
 from broker.nfp.worker import builtin

@@ -16,12 +16,11 @@ from broker.nfp.jobs.views import (
     ServiceView,
     WorkerView,
 )
-from broker.nfp.logs import LogBuffer
 from broker.nfp.management import SERVICES, EventBus, Questions
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.process_stats import ProcessStats
+from broker.nfp.self_report import LogBuffer, ProcessStats
 from broker.nfp.server.names import NameOwners
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
@@ -180,7 +179,7 @@ class FakeBroker:
         self.dispatcher = FakeDispatcher()
         self.datastore = FakeDatastore()
         self.reader = FakeReader()
-        self.name_owners = NameOwners(FakeJournal(), self.access, lambda _: False, lambda *_: True)
+        self.name_owners = NameOwners(FakeJournal(), self.access, (), lambda _: False, lambda *_: True)
         self.name_owners.pin("w1", "K" * 40)
         self.store = SimpleNamespace(broken="", lost=0)
         self.ingress = SimpleNamespace(invalid=Counter(), cut=0, failures=0, denied=1)

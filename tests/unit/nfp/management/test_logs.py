@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from broker.nfp.logs import TEXT_MAX, LogBuffer
+from broker.nfp.self_report import TEXT_MAX, LogBuffer
 
 
 @pytest.fixture

@@ -36,5 +36,5 @@ def test_the_page_shows_everything_that_can_be_shown():
     assert {
         what
         for what in BrokerPart
-        if re.search(rf"manage show {what.value}\b", PAGE) or what is BrokerPart.BROKER
+        if re.search(rf"manage show {what.value}\b", PAGE) or what is BrokerPart.broker
     } == set(BrokerPart)

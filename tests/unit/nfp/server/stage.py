@@ -65,11 +65,11 @@ class Stage:
     dropped = called_back = 0
 
     def __init__(self, uri: str, certificate: Certificate | None, limits: QueueLimits, beat_ms: int) -> None:
-        loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.ingress = ScriptedIngress()
         self.broken = ""
         self.turn = Turn(
-            loop,
+            self.loop,
             commit=lambda *, waited: None,
             tick=lambda now: float("inf"),
             gate_is_stuck=lambda: bool(self.broken),

@@ -12,11 +12,12 @@ class Broker:
     """What pins ask: who is connected, needed, listed; and the time."""
 
     def __init__(self, **listed):
-        self.connected, self.needed, self.now = set(), set(), 0.0
+        self.here, self.connected, self.needed, self.now = set(), set(), set(), 0.0
         self.journal = RecordingJournal()
         self.owners = NameOwners(
             self.journal,
             Access([KeyEntry(key=key, name=name) for name, keys in listed.items() for key in keys]),
+            self.here,
             self.connected.__contains__,
             lambda name, key: name in self.needed,
             lambda: self.now,
@@ -75,12 +76,12 @@ def test_a_listed_name_is_its_keys_whoever_had_it_before():
     assert not owners.fits("w2", "K")
 
 
-def test_a_reserved_name_is_nobody_elses():
-    owners, _ = made()
-    owners.reserve("fss")
-    assert not owners.fits("fss", "K")
-    owners.unreserve("fss")
-    assert owners.fits("fss", "K")
+def test_the_name_of_a_peer_in_this_process_is_nobody_elses():
+    on = Broker()
+    on.here.add("fss")
+    assert not on.owners.fits("fss", "K")
+    on.here.remove("fss")
+    assert on.owners.fits("fss", "K")
 
 
 def test_the_name_that_was_not_used_for_longest_goes(monkeypatch):

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from broker.nfp import process_stats
-from broker.nfp.process_stats import ProcessStats
+from broker.nfp import self_report
+from broker.nfp.self_report import ProcessStats
 
 
 def test_the_figures():
@@ -28,7 +28,7 @@ def test_tcp_sockets_are_counted():
 
 
 def test_with_many_descriptors_the_long_walk_is_left_out(monkeypatch):
-    monkeypatch.setattr(process_stats, "_LISTED_MAX", 2)
+    monkeypatch.setattr(self_report, "_LISTED_MAX", 2)
     read = ProcessStats().read()
     assert read["tcp_sockets"] is None
     assert read["open_file_descriptors"] > 2
@@ -50,8 +50,8 @@ def test_what_takes_long_to_read_is_told_longer(monkeypatch, took_s, fresh_after
         return 7
 
     process = ProcessStats()
-    monkeypatch.setattr(process_stats, "time", clock)
-    monkeypatch.setattr(process_stats, "_tcp_sockets", walk)
+    monkeypatch.setattr(self_report, "time", clock)
+    monkeypatch.setattr(self_report, "_tcp_sockets", walk)
     process._stale_at = 0.0
     process.read()
     done = clock.now
