@@ -14,7 +14,7 @@ from broker.cli.nfp.session import NfpSession, with_session
 from broker.cli.screen import progress_bar
 from broker.nfp.client import FetchFailed, NfpClient
 from broker.nfp.client.fetch import path_of
-from broker.nfp.client.limits import JOB_TIMEOUT_S
+from broker.nfp.client.job import JOB_TIMEOUT_S
 
 EXAMPLES = (
     "headgate nfp fetch nf://configs/core-1.txt          into this folder",

@@ -15,7 +15,7 @@ from broker.cli.nfp.following import until_done
 from broker.cli.nfp.session import short, with_session
 from broker.cli.screen import Screen, compact, duration
 from broker.nfp.client import NfpClient, RequestFailed
-from broker.nfp.client.limits import JOB_TIMEOUT_S
+from broker.nfp.client.job import JOB_TIMEOUT_S
 from broker.nfp.names import JOBS
 from broker.nfp.outcome import END_STATES
 

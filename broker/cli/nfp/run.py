@@ -14,7 +14,7 @@ from broker.cli.nfp.following import until_done
 from broker.cli.nfp.session import NfpSession, with_session
 from broker.cli.screen import Screen
 from broker.nfp.client import Job, NfpClient
-from broker.nfp.client.limits import JOB_TIMEOUT_S
+from broker.nfp.client.job import JOB_TIMEOUT_S
 from broker.nfp.names import ASKED_BY_MMI
 
 EXAMPLES = (

@@ -21,7 +21,7 @@ from broker.cli.exits import NO_CONNECTION, OK, Failed, UsageError
 from broker.cli.screen import Screen
 from broker.errors import LinkBroken, LinkError
 from broker.nfp.client import NfpClient
-from broker.nfp.client.limits import Limits
+from broker.nfp.client.job import Limits
 from broker.nfp.peer.brokers import DEFAULT, choose_brokers
 from broker.nfp.peer.keys import PLAINTEXT, broker_key, default_base_dir, found_broker_key, own_certificate
 

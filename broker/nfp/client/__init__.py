@@ -24,11 +24,10 @@ A client with a name keeps the jobs that it submits in ``store_path`` and finds 
 ::
 
     client         NfpClient: connect, submit, ask; send, send again, poll, deadlines, another broker
-    job            one job: its result, events, stream; cancel, answer; one question and its answer
+    job            one job: its result, events, stream; cancel, answer; one question; limits of a client
     events         events of jobs, bounded, for any number of readers; subscriptions to those of all jobs
     fetch          files by ``nf://``: who has it, what is here already, one on its way
     store          the jobs of a named client on disk: they survive its restart
-    limits         how long it waits, how much it holds
     errors         what it raises
     blocking       the same for ordinary threads (BlockingClient; loaded when it is asked for)
 
@@ -51,8 +50,7 @@ from broker.nfp.client.errors import (
 )
 from broker.nfp.client.events import Event, Subscription
 from broker.nfp.client.fetch import Fetched
-from broker.nfp.client.job import Job
-from broker.nfp.client.limits import Limits
+from broker.nfp.client.job import Job, Limits
 
 if TYPE_CHECKING:
     from broker.nfp.client.blocking import BlockingClient

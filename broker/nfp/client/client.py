@@ -37,9 +37,8 @@ from broker.nfp.client import fetch
 from broker.nfp.client.errors import JobFailed, JobTimeout, RequestFailed
 from broker.nfp.client.events import Subscription, Subscriptions
 from broker.nfp.client.fetch import Details, Fetched, Progress
-from broker.nfp.client.job import Job, JobOwner, Question, Submission
-from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
-from broker.nfp.client.store import ClientStore, StoredJob
+from broker.nfp.client.job import JOB_TIMEOUT_S, Job, JobOwner, Limits, Question, Submission
+from broker.nfp.client.store import ENDS, ClientStore, StoredJob
 from broker.nfp.contract import EventFilter
 from broker.nfp.frames import Packet
 from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Code, Command, Sender
@@ -162,7 +161,8 @@ class NfpClient(JobOwner):
         self._probe_uuid = uuid4().hex
         self._tasks = Tasks()
         self._behind = self._subscribing = False
-        self._subscriptions = Subscriptions(self.mmi, self._subscribe_soon, self.limits)
+        bounds = (self.limits.subscription_msgs, self.limits.stream_bytes)
+        self._subscriptions = Subscriptions(self.mmi, self._subscribe_soon, bounds)
 
     def _store_file(self) -> Path:
         try:
@@ -375,7 +375,7 @@ class NfpClient(JobOwner):
 
     def _take_up(self, stored: StoredJob) -> Job:
         """Go on with a job that was kept; one that is over ends as it did."""
-        if stored.is_open:
+        if stored.state not in ENDS:
             return self._job(stored.submission, stored)
         job = Job(stored.submission, self)
         stored.restore(job)

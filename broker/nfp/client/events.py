@@ -22,7 +22,6 @@ from broker.bounded_queue import BoundedQueue
 from broker.errors import Overrun
 from broker.inbox import Inbox
 from broker.nfp.client.errors import RequestFailed
-from broker.nfp.client.limits import Limits
 from broker.nfp.contract import EventFilter
 from broker.nfp.frames import Packet
 from broker.nfp.names import EVENTS
@@ -215,8 +214,7 @@ class Subscription(EventReader):
     __slots__ = ("_all", "epoch", "seen", "wanted")
 
     def __init__(self, subscriptions: Subscriptions, wanted: EventFilter, since: int | None) -> None:
-        limits = subscriptions.limits
-        super().__init__(RecentEvents(limits.subscription_msgs, limits.stream_bytes), 0, once=True)
+        super().__init__(RecentEvents(*subscriptions.bounds), 0, once=True)
         self.wanted = wanted
         self.seen = since
         self.epoch = ""
@@ -253,11 +251,11 @@ class Subscriptions:
     ends the one and begins the other. The same is done where the broker says that it had no room for some (``gap``).
 
     Args:
-        ask: ``NfpClient.mmi``. again: has ``resubscribe`` called soon.
+        ask: ``NfpClient.mmi``. again: has ``resubscribe`` called soon. bounds: messages and bytes that each keeps.
     """
 
-    def __init__(self, ask: Ask, again: Callable[[], object], limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, ask: Ask, again: Callable[[], object], bounds: tuple[int, int]) -> None:
+        self.bounds = bounds
         self._send = ask
         self._all: list[Subscription] = []
         self._ident: str | None = None
@@ -381,7 +379,7 @@ class Subscriptions:
 
     def _hold_back(self) -> None:
         """Give nothing from now on until all have read what they missed."""
-        self._held, self._cut = BoundedQueue(self.limits.subscription_msgs, self.limits.stream_bytes), False
+        self._held, self._cut = BoundedQueue(*self.bounds), False
 
     def _hold(self, event: Event, size: int) -> None:
         """Keep ``event`` for later; what there is no room for is read, and all that follows it."""

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -17,7 +18,6 @@ import msgspec
 from broker.errors import LinkClosed
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout, TaskFailed
 from broker.nfp.client.events import ByteStream, Event, EventReader, RecentEvents
-from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
 from broker.nfp.names import MMI_WORKER, Code, Command, Sender
 from broker.nfp.opening import read_any, read_object
@@ -32,12 +32,45 @@ from broker.nfp.outcome import (
     job_state,
     result_state,
 )
+from broker.nfp.store.peers import KEEP_S
 from broker.nfp.targets import Target
 from broker.tasks import within
 
+JOB_TIMEOUT_S: Final = 600.0
+"""A job's deadline when none is given, as in deployed NorFab."""
 BROKER: Final = "broker"
 """Whose result the answer to a question is."""
 _STATUS_OF: Final = {JobTimeout: EXPIRED, JobCancelled: CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a client waits and how much it holds; none of it can be switched off."""
+
+    resend_s: float = 5.0
+    """A POST without any answer is sent again, under the same uuid, after this many seconds."""
+    poll_s: float = 10.0
+    """A job that nothing was heard of for this long is asked for, as deployed NorFab's clients do."""
+    poll_pushed_s: float = 60.0
+    """The same at a broker that pushes results: a safety net."""
+    poll_attached_s: float = 2.0
+    """The same for a job that was submitted by somebody else: what comes of it is pushed to them."""
+    answer_s: float = 10.0
+    """How long management requests and cancellations wait for an answer."""
+    at_broker_msgs: int = 500
+    """Unfinished jobs given to the broker at a time, half of what it takes from one client; the rest wait here."""
+    jobs: int = 100_000
+    """Unfinished jobs of this client; beyond it EAGAIN."""
+    keep_s: float = KEEP_S
+    """How long an ended job of a named client is kept on its disk (NFP, "Job Persistence": "a configurable amount")."""
+    events_msgs: int = 1000
+    """Events one job keeps for its readers; older ones are dropped and counted."""
+    events_bytes: int = 4 << 20
+    """The same in bytes."""
+    stream_bytes: int = 64 << 20
+    """Bytes of a job's stream that wait for their reader; beyond it the stream raises Overrun."""
+    subscription_msgs: int = 10_000
+    """Events one subscription keeps for its reader; older ones are dropped and counted."""
 
 
 class JobOwner(ABC):

@@ -42,8 +42,6 @@ class StoredJob(NamedTuple):
     """A job that was submitted, as the store has it."""
 
     submission: Submission
-    left_s: float
-    """Until its deadline, 0 when that has passed; no step of the wall clock changes it."""
     state: str
     """open, done, failed, cancelled or expired."""
     results: dict[str, StoredResult]
@@ -52,11 +50,6 @@ class StoredJob(NamedTuple):
     """Who was given the job, as far as it was kept."""
     error: str = ""
     """Why it did not end well."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is to go on."""
-        return self.state not in ENDS
 
     def restore(self, job: Job) -> None:
         """Give ``job`` what had come for it before."""
@@ -194,16 +187,15 @@ class ClientStore(PeerStore[StoredJob]):
         return max(0.0, submission.timeout_s - self.age_s(submission.uuid))
 
     def _due(self, job: StoredJob) -> StoredJob:
-        """``job`` with what is left of its time."""
-        left_s = self._left_s(job.submission)
-        submission = job.submission._replace(deadline=self._loop.time() + left_s)
-        return job._replace(submission=submission, left_s=left_s)
+        """``job`` with its deadline, which no step of the wall clock changes."""
+        deadline = self._loop.time() + self._left_s(job.submission)
+        return job._replace(submission=job.submission._replace(deadline=deadline))
 
     def begin(self, uuid: str, submitted_s: float, values: dict[str, Any], body: bytes) -> StoredJob:
         """See ``PeerStore``."""
         kind, names = values["target"]
         about = (values["service"], values["task"], Target(kind, tuple(names)), body, values["timeout_s"])
-        return StoredJob(Submission(uuid, *about, 0.0), 0.0, _OPEN, {})
+        return StoredJob(Submission(uuid, *about, 0.0), _OPEN, {})
 
     def follow(self, view: StoredJob, kind: str, values: dict[str, Any], body: bytes) -> StoredJob:
         """See ``PeerStore``."""

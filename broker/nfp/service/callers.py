@@ -15,8 +15,7 @@ from typing import Final
 from broker.errors import HeadgateError
 from broker.nfp.client.errors import JobCancelled
 from broker.nfp.client.events import Event
-from broker.nfp.client.job import Job, JobOwner, Question, Submission
-from broker.nfp.client.limits import Limits
+from broker.nfp.client.job import Job, JobOwner, Limits, Question, Submission
 from broker.nfp.frames import Packet
 from broker.nfp.names import ASKED_BY_MMI, Code, Command
 from broker.nfp.opening import read_object

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from broker.errors import LinkRefused
 from broker.nfp.client import NfpClient
 from broker.nfp.client.events import Event, Subscription
-from broker.nfp.client.limits import Limits
 from broker.nfp.contract import EventFilter
 from broker.nfp.frames import answer_packet
 from broker.nfp.names import Command, Dialect
@@ -20,7 +19,7 @@ class Body:
 
 def test_a_subscription_keeps_nothing_that_was_read():
     async def story():
-        events = Subscription(SimpleNamespace(limits=Limits()), EventFilter("", "", frozenset()), None)
+        events = Subscription(SimpleNamespace(bounds=(10, 1000)), EventFilter("", "", frozenset()), None)
         bodies = [Body(), Body()]
         there = [weakref.ref(body) for body in bodies]
         for number, body in enumerate(bodies):
