@@ -35,6 +35,8 @@ USERS_MAX: Final = 65_536
 """Users of one process that are counted."""
 PART: Final = 2048
 """Users, or credentials, in one message."""
+PART_CHARS: Final = 32_768
+"""Of the names in one message, which the system holds whole, as it does 200 KiB: a later one does not overtake it."""
 
 
 class Lost(Exception):
@@ -168,8 +170,15 @@ class Peers:
             hello: everybody is to say theirs.
         """
         counts = self._own.counts if users is None else {user: self.own(user) for user in users}
-        rows, full = list(counts.items()), users is None
-        parts = [dict(rows[at : at + PART]) for at in range(0, len(rows), PART)] or [{}]
+        full = users is None
+        parts: list[dict[str, int]] = [{}]
+        chars = 0
+        for user, count in counts.items():
+            chars += len(user)
+            if len(parts[-1]) >= PART or chars > PART_CHARS:
+                parts.append({})
+                chars = len(user)
+            parts[-1][user] = count
         return [
             Counts(
                 self.gateway,

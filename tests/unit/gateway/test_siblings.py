@@ -226,6 +226,21 @@ async def test_what_a_worker_told_first_is_heard_first_wherever_it_was_stopped(r
         assert not two.siblings._unread
 
 
+async def test_what_all_users_have_is_not_overtaken_by_what_one_has(rundir):
+    """However long the names of users are: what the system does not hold at once would come behind later words."""
+    async with workers(rundir, "a", "b") as (one, two):
+        for number in range(400):
+            one.peers.acquire(f"{number:01000}", 9)
+        one.peers.acquire("alice", 9)
+        await two.hears()
+        one.siblings._say_counts()
+        one.peers.acquire("alice", 9)
+        await two.hears()
+        await until(lambda: not two.siblings._unread)
+        assert two.peers.elsewhere("alice") == 2
+        assert two.peers.elsewhere(f"{399:01000}") == 1
+
+
 async def test_a_question_that_is_given_up_leaves_nothing_behind(rundir):
     async with workers(rundir, "a", "b") as (one, two):
         two.siblings._take = lambda: None  # it stands still
