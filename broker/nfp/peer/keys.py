@@ -167,14 +167,11 @@ def credentials(
         known: Mapping[str, str] = {}
     elif isinstance(server_key, Mapping):
         known = {endpoint: broker_key(given) for endpoint, given in server_key.items()}
+    elif server_key is not None:
+        known = dict.fromkeys(endpoints, broker_key(server_key))
     else:
-        found = (
-            None
-            if server_key is not None
-            else found_broker_key(folder) or found_broker_key(default_base_dir())
-        )
-        one = broker_key(server_key) if server_key is not None else found
-        known = dict.fromkeys(endpoints, one) if one is not None else {}
+        found = found_broker_key(folder) or found_broker_key(default_base_dir())
+        known = {} if found is None else dict.fromkeys(endpoints, found)
     if not known and (insecure or not needs_curve(endpoints)):
         return {}
     missing = [endpoint for endpoint in endpoints if endpoint not in known]

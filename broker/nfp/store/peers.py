@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from broker.nfp.records import Forgotten
-from broker.nfp.store.database import MEMORY, Schema, Sync, give_back, open_database
+from broker.nfp.store.database import MEMORY, Schema, give_back, open_database
 from broker.nfp.store.events import BEGUN, Clock, Event, EventLog, Kept, read
 from broker.nfp.store.thread import CLOSE_S, StoreThread
 
@@ -91,7 +91,6 @@ class PeerStore(StoreThread[Any], Generic[View]):
         path: str | os.PathLike[str] | None,
         *,
         retention: Retention = Retention(),  # noqa: B008 - its values never change
-        sync: Sync = "normal",
         broken: Callable[[str], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -107,7 +106,7 @@ class PeerStore(StoreThread[Any], Generic[View]):
         self._flush: asyncio.Handle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         super().__init__(
-            partial(open_database, MEMORY if path is None else path, self.schema, sync),
+            partial(open_database, MEMORY if path is None else path, self.schema),
             self._log.write,
             asyncio.get_running_loop(),
             on_failed=None if broken is None else lambda text, ops: (broken(text), ops)[1],
