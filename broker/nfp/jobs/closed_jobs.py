@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from broker.nfp.contract import NotStored
 from broker.nfp.jobs import told
 from broker.nfp.jobs.model import BODY_KEPT_BYTES, JOB_BYTES, PART_BYTES, Client, Job, Part, WorkerEntry
-from broker.nfp.outcome import job_state
 from broker.nfp.records import (
     Accepted,
     ClosedJob,
@@ -248,7 +247,7 @@ def resume(jobs: Jobs, job: Job, stored: StoredJob, now: float) -> None:
     if job.state != "open":
         return  # it must not be run again, and has just ended
     if job.parts and not job.open:
-        jobs.close(job, job_state(part.ended for part in job.parts.values()), now)
+        jobs.close(job, job.end, now)
     else:
         jobs.watch(job, now)
 

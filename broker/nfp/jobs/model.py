@@ -35,7 +35,7 @@ from broker.nfp.jobs.machine import (
     WorkerStep,
 )
 from broker.nfp.names import MMI_WORKER, Command, Dialect, Sender
-from broker.nfp.outcome import part_state
+from broker.nfp.outcome import job_state, part_state
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobAdded
 from broker.nfp.states import following
@@ -243,6 +243,11 @@ class Job:
     def outcome(self) -> str:
         """What people read: open, or how it ended."""
         return self.ended or "open"
+
+    @property
+    def end(self) -> str:
+        """How it ends: all of its parts are final."""
+        return job_state(part.ended for part in self.parts.values())
 
     @property
     def target_text(self) -> str:

@@ -51,7 +51,7 @@ from broker.nfp.jobs.model import (
 )
 from broker.nfp.jobs.registry import EVERY_SERVICE, Registry
 from broker.nfp.names import Command
-from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED, STATUS_WORDS, job_state
+from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED, STATUS_WORDS
 from broker.nfp.records import Accepted, Dispatched, Finished, PartAdded, Returned
 from broker.nfp.states import following
 
@@ -735,7 +735,7 @@ class Jobs:
         job.open -= 1
         self.open_parts -= 1
         self.counts.finished += 1
-        closes = "" if job.open else end_of(job)
+        closes = "" if job.open else job.end
         self.journal.put(Finished(job.uuid, part.name, worker, number, status, body, closes))
         part.after = self.journal.position
         self.tell("finished", job, worker, number, status, body, len(body), part.ended)
@@ -766,7 +766,7 @@ class Jobs:
     # -- a job ends -------------------------------------------------------------------------------
 
     def close(self, job: Job, ended: str, now: float) -> None:
-        """Every part is final; ``ended`` is what that makes of the job, see ``end_of``."""
+        """Every part is final; ``ended`` is what that makes of the job, see ``Job.end``."""
         job.step("close")
         job.ended = ended
         self.counts.ended(ended)
@@ -805,11 +805,6 @@ class Jobs:
 
 def _waiting_of(job: Job) -> list[Part]:
     return [part for part in job.parts.values() if part.state == "waiting"]
-
-
-def end_of(job: Job) -> str:
-    """How a job ended whose parts are all final."""
-    return job_state(part.ended for part in job.parts.values())
 
 
 def _absence_told_at(job: Job) -> float:

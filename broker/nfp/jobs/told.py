@@ -111,8 +111,11 @@ def cancelled(peer: Peer, job: Job, workers: Iterable[str], status: str, after: 
 
 
 def dispatched(job: Job) -> None:
-    """A job that nobody was there for is given to its first worker: 202, after the 300 that the POST got."""
-    if not _in_lock_step(job.client):
+    """A job that nobody was there for is given to its first worker: 202, after the 300 that the POST got.
+
+    A client in lock step has had its one answer.
+    """
+    if job.client.dialect is not _TEXT or _pushes(job.client):
         submitted(job.client, job)
 
 
@@ -199,10 +202,6 @@ def again(part: Part) -> None:
 
 def _pushes(who: Peer | Client) -> bool:
     return "push" in who.features
-
-
-def _in_lock_step(client: Client) -> bool:
-    return client.dialect is _TEXT and not _pushes(client)
 
 
 def _send(

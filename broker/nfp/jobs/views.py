@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from broker.nfp.jobs import closed_jobs
@@ -248,7 +249,7 @@ def part_worker(part: Part) -> str:
 
 
 class JobFilter(NamedTuple):
-    """Which jobs are meant; what is empty, or None, excludes none."""
+    """Which jobs are meant; what is left out excludes none."""
 
     service: str = ""
     """"all" excludes none, too."""
@@ -260,9 +261,9 @@ class JobFilter(NamedTuple):
     holder: str = ""
     text: str = ""
     """What its id, its arguments or one of its errors contains, whatever the case of ASCII letters."""
-    since_s: float | None = None
+    since_s: float = inf
     """Submitted then or later: seconds ago."""
-    until_s: float | None = None
+    until_s: float = -inf
     """Submitted earlier than that: seconds ago."""
 
 
@@ -304,8 +305,7 @@ class JobSearch:
         self._now = now
         self._tell = tell
         self._needles = _needles(which.text)
-        self._from = now - which.since_s if which.since_s is not None else None
-        self._to = now - which.until_s if which.until_s is not None else None
+        self._from, self._to = now - which.since_s, now - which.until_s
 
     def steps(self) -> Iterator[None]:
         """Look at all jobs that are there now; whoever takes the steps does something else after each.
@@ -353,8 +353,7 @@ class JobSearch:
             and (not which.states or job.outcome in which.states)
             and which.client in ("", job.client.name)
             and which.holder in ("", job.holder)
-            and (self._from is None or job.added_at >= self._from)
-            and (self._to is None or job.added_at < self._to)
+            and self._from <= job.added_at < self._to
             and self._may_see(job.holder)
         )
 

@@ -100,7 +100,7 @@ def _held(event: JobEvent) -> JobEvent:
     return event
 
 
-def _spoken(body: Any, kind: str = "") -> Any:
+def _spoken(body: Any, kind: str) -> Any:
     if not len(body):
         return None
     try:

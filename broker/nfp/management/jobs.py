@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -85,8 +86,8 @@ class JobsWanted(msgspec.Struct, forbid_unknown_fields=True):
             client=self.client,
             holder=principal.holder if self.mine else self.holder,
             text=self.text,
-            since_s=now - self.since if self.since is not None else None,
-            until_s=now - self.until if self.until is not None else None,
+            since_s=now - self.since if self.since is not None else inf,
+            until_s=now - self.until if self.until is not None else -inf,
         )
 
 

@@ -140,13 +140,20 @@ def _named(broker: NfpBroker) -> dict[str, Any]:
 
 
 def _get_stats(broker: NfpBroker, _call: Call) -> dict[str, Any]:
+    """As deployed NorFab's; messages that failed were dropped or could not be sent."""
     workers = [_figures(worker) for worker in workers_of(broker)]
     return {
         **_named(broker),
         "schema_version": "1.0",
         "collected_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
         "process": broker.process.read(broker.uptime_s),
-        "messaging": _messaging(broker),
+        "messaging": {
+            "sent": sum(router.sent for router in broker.routers),
+            "received": sum(router.received for router in broker.routers),
+            "events_received": broker.event_bus.last,
+            "send_failures": broker.dropped,
+            "receive_failures": broker.ingress.invalid.total(),
+        },
         "worker_count": len(workers),
         "service_count": len(broker.dispatcher.services()),
         "keepalive_interval_ms": broker.settings.keepalive_ms,
@@ -266,17 +273,6 @@ def counters(broker: NfpBroker) -> dict[str, int]:
     return counts
 
 
-def _messaging(broker: NfpBroker) -> dict[str, int]:
-    """Tell the messages since the start, as deployed NorFab does; failures were dropped or could not be sent."""
-    return {
-        "sent": sum(router.sent for router in broker.routers),
-        "received": sum(router.received for router in broker.routers),
-        "events_received": broker.event_bus.last,
-        "send_failures": broker.dropped,
-        "receive_failures": broker.ingress.invalid.total(),
-    }
-
-
 # -- workers ----------------------------------------------------------------------------------
 
 _NOBODY: Final = {"name": "", "service": "", "status": ""}
@@ -306,7 +302,7 @@ def _record(worker: WorkerView) -> dict[str, str]:
     """As deployed NorFab's clients print it, all texts; ``resources`` is an addition of ours."""
     return {
         **_head(worker),
-        "holdtime": str(round(max(0.0, worker.holdtime_s), 1)),
+        "holdtime": str(round(worker.holdtime_s, 1)),
         "keepalives tx/rx": f"{worker.keepalives_sent} / {worker.keepalives_received}",
         "alive (s)": str(int(worker.alive_s)),
         "resources": ", ".join(worker.resources),
@@ -318,7 +314,7 @@ def worker_row(worker: WorkerView, *, owner: bool) -> dict[str, Any]:
     told: dict[str, Any] = {
         **_head(worker),
         "state": worker.status,
-        "holdtime": round(max(0.0, worker.holdtime_s), 1),
+        "holdtime": round(worker.holdtime_s, 1),
         "alive_s": round(worker.alive_s, 1),
         "keepalives": {"sent": worker.keepalives_sent, "received": worker.keepalives_received},
         "dialect": worker.dialect.value,
@@ -339,7 +335,7 @@ def _figures(worker: WorkerView) -> dict[str, Any]:
     """As in deployed NorFab's ``get_stats``."""
     return {
         **_head(worker),
-        "holdtime_seconds": round(max(0.0, worker.holdtime_s), 1),
+        "holdtime_seconds": round(worker.holdtime_s, 1),
         "uptime_seconds": int(worker.alive_s),
         "keepalives_sent": worker.keepalives_sent,
         "keepalives_received": worker.keepalives_received,

