@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import random
@@ -48,6 +49,7 @@ MARK_CHARS: Final = 16
 """Digits of the digest in names of files and folders."""
 _PAUSE_S: Final = 0.5
 """Between attempts that brought nothing."""
+_PART: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK_S: Final = 0.1
 """How often a partial file that another writes is looked at."""
 
@@ -297,8 +299,7 @@ class FileTransfer:
 
     def _locked(self) -> IO[bytes] | None:
         """Open the partial file for us alone; None while another has it, or has just put it in its place."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.fdopen(os.open(self.part, flags, 0o644), "r+b")
+        file = os.fdopen(os.open(self.part, _PART | os.O_CREAT, 0o644), "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file.fileno()), os.lstat(self.part)):
@@ -333,7 +334,8 @@ class FileTransfer:
             try:
                 if self.have < self.details.size_bytes:
                     await self._fetch_from(worker, deadline - clock())
-                self._keep()
+                if self._keep():
+                    await asyncio.to_thread(self._drop_other_parts)
                 return worker
             except JobTimeout:
                 raise
@@ -382,11 +384,23 @@ class FileTransfer:
         if self.progress is not None:
             self.progress(self.have, self.details.size_bytes)
 
-    def _keep(self) -> None:
-        """Check the whole and put it where it belongs; when the digest is another one, begin again."""
+    def _keep(self) -> bool:
+        """Check the whole and put it where it belongs; when the digest is another one, begin again. Returns whether
+        there was a file.
+        """
         found = self.hasher.hexdigest()
         if found != self.details.mark:
             self._restart()
             raise FetchFailed(f"{self.destination.name}: digest {found}, expected {self.details.mark}")
         self.file.flush()
+        replaces = self.destination.exists()
         os.replace(self.part, self.destination)
+        return replaces
+
+    def _drop_other_parts(self) -> None:
+        """What came of other contents of a file that changes would stay for ever, but for what somebody writes."""
+        name = glob.escape(f".{self.destination.name}.") + "[0-9a-f]" * MARK_CHARS + ".part"
+        for part in self.destination.parent.glob(name):
+            with suppress(OSError), os.fdopen(os.open(part, _PART), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                part.unlink()

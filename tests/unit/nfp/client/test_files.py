@@ -254,6 +254,24 @@ def test_a_partial_file_that_another_writes_is_waited_for_until_the_deadline(bro
     assert found.path.read_bytes() == broker.files[URL]
 
 
+def test_what_came_of_other_contents_goes_when_a_file_is_replaced(broker, tmp_path):
+    """It would never be taken up; but for what somebody is writing."""
+    fetch(broker, tmp_path / "a[1]")
+    broker.files[URL] = b"left"
+    part(broker, tmp_path / "a[1]").touch()
+    part(broker, tmp_path / "a1").touch()
+    broker.files[URL] = b"being written"
+    with open(part(broker, tmp_path / "a[1]"), "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        broker.files[URL] = b"newest"
+        fetch(broker, tmp_path / "a[1]")
+        assert (tmp_path / "a[1]").read_bytes() == b"newest"
+        names = sorted(os.listdir(tmp_path))
+    assert [name.split(".")[1] for name in names[:-1]] == ["a1", "a[1]"]
+    assert names[-1] == "a[1]"
+    assert os.path.samefile(tmp_path / names[1], file.name)
+
+
 def test_a_transfer_that_takes_too_long_is_no_error_of_the_disk(broker, tmp_path):
     broker._chunk = lambda *_: None
     with pytest.raises(JobTimeout, match="nothing final"):
