@@ -51,10 +51,9 @@ Leaves, pure::
     names       pipelines, ports, files of a node's folder, reasons
     frames      the envelope, its kinds, the filters of publishing sockets
     bodies      JSON, or a compressed stream of it
-    origin      what libzmq says of the process at the other end of an ipc connection
     records     states and records of the directory, bodies of control messages
     contract    what the rooms tell each other: Address, Settings, failures
-    node        what a proxy is told: NodeConfig
+    node        what a proxy is told: NodeConfig; the folder of its sockets, and who connects to them
 
 The driver alone imports oslo.messaging, and nobody here imports the rest of the broker, but for the bridge its client.
 ``README.md`` beside this file has a chart of each pipeline and the table of requirements.

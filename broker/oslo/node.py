@@ -157,6 +157,22 @@ def obstacle(path: str) -> str:
     return ""
 
 
+def credentials(address: str) -> tuple[int | None, int | None, int | None]:
+    """uid, gid and pid (SO_PEERCRED) that end an ipc peer's address: ``localhost:UID:GID:PID``; Nones without.
+
+    libzmq says it of the process at the other end: the address is the property ``Peer-Address`` of each of its
+    messages and what a ZAP handler is told.
+
+    >>> credentials("localhost:1000:100:4711")
+    (1000, 100, 4711)
+    """
+    fields = address.rsplit(":", 3)[1:]
+    if len(fields) != 3 or not all(field.isascii() and field.isdigit() for field in fields):
+        return None, None, None
+    uid, gid, pid = map(int, fields)
+    return uid, gid, pid
+
+
 NODE_DIR: Final = "/run/headgate-oslo"
 """The folder of a node's proxy that runs as a service of the system (``deploy/systemd``), or as root."""
 DIR_VARIABLE: Final = "HEADGATE_OSLO_DIR"

@@ -22,8 +22,7 @@ from broker.cli.oslo.picture import sockets_in
 from broker.cli.oslo.shared_options import common, signals
 from broker.cli.parsing import Parser
 from broker.endings import attended
-from broker.journal.options import JournalOptions
-from broker.oslo.node import DIRECTORY, NodeConfig
+from broker.oslo.node import DIRECTORY
 from broker.rereading import Rereading
 from broker.secret import SecretUrl
 from broker.settings import JournalSection, OsloSection, load_journal, wing_settings
@@ -144,14 +143,9 @@ def main(argv: list[str]) -> int:
             "headgate oslo",
             lambda: run_to_end(_serve(section, uri, level, ready, journal, read)),
         )
-
-    def reread() -> NodeConfig:
-        return plan.node_config(plan.read_again(section, read))
-
-    journaled = plan.journal_of(journal, section.run)
     return attended(
         "headgate oslo",
-        lambda: run_here(plan.node_config(section), ready, journaled, reread, section.metrics_listen or ""),
+        lambda: run_here(section, ready, journal, partial(plan.read_again, section, read)),
     )
 
 
@@ -164,34 +158,34 @@ def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[s
 
 
 def run_here(
-    config: NodeConfig,
+    section: OsloSection,
     ready: Callable[[Mapping[str, str]], None],
-    journal: JournalOptions | None = None,
-    reread: Callable[[], NodeConfig] | None = None,
-    metrics: str = "",
+    journal: JournalSection,
+    reread: Callable[[], OsloSection],
 ) -> int:
     """Run a proxy in this process until it is told to leave; returns the exit code.
 
     Args:
-        config: what it is told.
+        section: its settings. The figures of the node are served where its directory runs.
         ready: called once, with where each room is reached from other nodes.
-        journal: what is recorded; None nothing.
-        reread: how SIGHUP reads ``config`` again; None: it changes nothing.
-        metrics: where figures of the node are served when its directory runs here; "" nowhere.
+        journal: what is recorded.
+        reread: how SIGHUP reads ``section`` again.
     """
     from broker.oslo.proxy.process import NodeProxy
 
-    proxy = NodeProxy(config, journal, reread)
+    config = plan.node_config(section)
+    journaled = plan.journal_of(journal, section.run)
+    proxy = NodeProxy(config, journaled, lambda: plan.node_config(reread()))
 
     def opened() -> None:
         memory.freeze()
         ready(endpoints_in(proxy.status(), config.advertise or config.node))
 
     with contextlib.ExitStack() as beside:
-        if metrics and DIRECTORY in config.run:
+        if section.metrics_listen and DIRECTORY in config.run:
             from broker.cli.oslo.metrics import metrics_served
 
-            beside.enter_context(metrics_served(metrics, config.ipc_dir))
+            beside.enter_context(metrics_served(section.metrics_listen, config.ipc_dir))
         proxy.run(opened)
     return OK
 

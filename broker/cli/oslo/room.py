@@ -19,7 +19,6 @@ from broker.cli.exits import CONFIG, FAILED, OK, TEMPFAIL, code_of
 from broker.cli.oslo import plan
 from broker.cli.oslo.children import ENDPOINTS, Order
 from broker.errors import ConfigError, HeadgateError, print_error
-from broker.oslo.node import NodeConfig
 from broker.secret import convert_secret
 from broker.tasks import run_to_end
 
@@ -43,14 +42,7 @@ def run(order: Order) -> int:
         return run_to_end(serve(config, order.bridge, lambda: _say({}), options))
     from broker.cli.oslo.proxy import run_here
 
-    told = plan.node_config(order.section)
-    journal = plan.journal_of(order.journal, order.section.run)
-
-    def reread() -> NodeConfig:
-        return plan.node_config(_given().section)
-
-    metrics = order.section.metrics_listen or ""
-    return run_here(told, _say, journal, reread, metrics)
+    return run_here(order.section, _say, order.journal, lambda: _given().section)
 
 
 def _given() -> Order:

@@ -42,8 +42,7 @@ from broker.oslo.directory.wire import (
     Welcome,
 )
 from broker.oslo.names import DIRECTORY_SOCKET
-from broker.oslo.node import NodeConfig
-from broker.oslo.origin import credentials
+from broker.oslo.node import NodeConfig, credentials
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import status_of
 from broker.oslo.reactor.binding import Door, NodeSockets

@@ -14,8 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from broker.identity import NOBODY, Credentials, Role
-from broker.oslo.node import NodeConfig, Rule
-from broker.oslo.origin import credentials
+from broker.oslo.node import NodeConfig, Rule, credentials
 
 DECISIONS_MAX: Final = 16_384
 """Decisions that are remembered."""

@@ -56,8 +56,7 @@ from broker.oslo.frames import (
     stamped,
 )
 from broker.oslo.names import NAME_BYTES_MAX, Pipeline, Reason, exit_file
-from broker.oslo.node import NodeConfig
-from broker.oslo.origin import credentials
+from broker.oslo.node import NodeConfig, credentials
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.journal import Recording

@@ -45,8 +45,7 @@ from broker.oslo.frames import (
     refusal,
 )
 from broker.oslo.names import LISTENER_CHARS, REASONS, Pipeline, Reason, control_file
-from broker.oslo.node import NodeConfig
-from broker.oslo.origin import credentials
+from broker.oslo.node import NodeConfig, credentials
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.journal import PipelineJournal, Recording, journal_of
