@@ -266,7 +266,11 @@ class RetryQueue:
         """Keep ``call`` until there is a place for it: at the end of those of its topic."""
         call.link = None
         self.waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
-        if self._pause is None:
+        self._arm()
+
+    def _arm(self) -> None:
+        """By itself: compiled, a function that has set ``_pause`` to None takes it for None to its end."""
+        if self.waiting and self._pause is None:
             self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
 
     def retry(self, paused: bool = False) -> None:
@@ -291,8 +295,7 @@ class RetryQueue:
     def _retry_after_pause(self) -> None:
         self._pause = None
         self.retry(True)
-        if self.waiting and self._pause is None:
-            self._pause = self._reactor.call_later(PAUSE_S, self._retry_after_pause)
+        self._arm()
 
     def retry_after_answer(self, address: Address) -> None:
         """A server at that topic has answered: the call that waits longest may have the place, unless its tries are
