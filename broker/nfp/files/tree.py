@@ -291,7 +291,7 @@ def _inode(facts: os.stat_result) -> tuple[int, int]:
 
 def _is_text(name: str) -> bool:
     """Names that are not UTF-8 cannot be written into a URL."""
-    return os.fsencode(name).decode(errors="ignore") == name
+    return name.encode(errors="ignore").decode() == name
 
 
 def _check_regular(facts: os.stat_result, own: frozenset[tuple[int, int]]) -> None:

@@ -136,7 +136,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         Raises:
             Exception: what the endpoint of a call raised.
             oslo_messaging.MessagingTimeout, oslo_messaging.MessageUndeliverable, oslo_messaging.MessageDeliveryFailure.
-            oslo_messaging.ClientSendError: refused, or closed meanwhile; its ``ex`` is an ``ZmqDriverError``.
+            oslo_messaging.ClientSendError: refused, or closed meanwhile; its ``ex`` is a ``ZmqDriverError``.
             oslo_messaging.InvalidTarget: a name in ``target`` that cannot be sent.
             ValueError: a timeout that is not a number.
         """

@@ -265,6 +265,12 @@ def test_names_that_no_url_can_carry_are_left_out(tree, root):
     assert tree.list_folder(()) == ["a.txt", "sub"]
 
 
+def test_what_a_url_can_carry_is_no_matter_of_the_locale(tree, root, monkeypatch):
+    (root / "zürich.txt").touch()
+    monkeypatch.setattr(os, "fsencode", lambda name: name.encode("latin-1", "surrogateescape"))
+    assert "zürich.txt" in tree.list_folder(())
+
+
 def test_a_tree_deeper_than_urls_reach_ends(tree, root):
     at = root
     for _ in range(DEPTH_MAX + 5):
