@@ -1,8 +1,8 @@
 """Links inside one process: the reference implementation of the contract, used by tests, simulation and embedding.
 
-A message is handed over as the object it is (a copy per receiver, over shared bytes; what a listener publishes,
-itself), by ``call_soon``: never inside the sender's call. A paused reader makes the sender's outbox fill, as a full
-socket would.
+A message is handed over as the object it is (a copy per receiver, over shared bytes; what a listener publishes to
+clients, itself), by ``call_soon``: never inside the sender's call. A paused reader makes the sender's outbox fill, as a
+full socket would.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class InprocLink(Link):
 
     def send(self, message: Message) -> None:
         """Queue ``message`` or a copy of it; see ``Link.send``."""
-        # An event of a broker is everybody's, its frame with it, and nobody patches it. One that a client sends is
-        # stamped by the broker, as all that is no event is patched on its way.
+        # An event for clients is everybody's, its frame with it, and nobody patches it. One for a broker is stamped
+        # there, as all that is no event is patched on its way.
         if not self._shares_events or message.head[3] != EVENT:
             message = message.copy()
         outbox = self.outbox
@@ -125,10 +125,9 @@ def pair(
     left: PeerInfo, right: PeerInfo, options: Options, right_options: Options | None = None
 ) -> tuple[Link, Link]:
     """Two connected links, that of who has dialled first; ``left`` describes the peer that it talks to."""
-    first, second = (
-        InprocLink(left, options, shares_events=False),
-        InprocLink(right, right_options or options, shares_events=True),
-    )
+    far = right_options or options
+    first = InprocLink(left, options, shares_events=False)
+    second = InprocLink(right, far, shares_events=not far.tree)
     first._other, second._other = second, first
     return first, second
 

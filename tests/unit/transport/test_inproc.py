@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker.identity import PeerInfo
+from broker.identity import PeerInfo, Role
 from broker.transport.inproc import pair
 from broker.transport.link import Link, Options
 from broker.wire import message as wire
@@ -38,3 +38,20 @@ async def test_only_what_a_listener_publishes_is_shared(kind, by):
     (came,) = kept.messages
     assert came == message
     assert (came is message) == (kind == "event" and by == "listened")
+
+
+async def test_brokers_of_a_tree_share_no_event():
+    """Whoever is below stamps it: what is local here is not local there."""
+    options = Options(tree=True)
+    dialled, listened = pair(PeerInfo("rank 0"), PeerInfo("rank 1"), options, options)
+    below = Kept()
+    dialled.start(below)
+    message = wire.event("a.b", userid=1, rolemask=Role.OWNER | Role.LOCAL)
+    listened.send(message)
+    listened.flush()
+    frame = message.framed()
+    await asyncio.sleep(0)
+    (came,) = below.messages
+    came.set_credentials(1, Role.OWNER)
+    assert (message.rolemask, message.framed()) == (Role.OWNER | Role.LOCAL, frame)
+    assert came.framed() != frame
