@@ -171,6 +171,7 @@ def test_both_at_once_are_refused():
 # ---------------------------------------------------------------- the guide
 
 
+@pytest.mark.filterwarnings("ignore")  # of eventlet, which oslo.messaging loads
 def test_the_guide_names_options_and_ports_that_there_are():
     text = (FOLDER / "MIGRATING.md").read_text()
     names = {option.dest for option in driver_options()}
@@ -187,6 +188,7 @@ def test_the_guide_names_options_and_ports_that_there_are():
         assert verb in VERBS
 
 
+@pytest.mark.filterwarnings("ignore")  # of eventlet, which oslo.messaging loads
 def test_the_page_for_those_of_2018_names_every_option_that_there_was():
     options = driver_options()
     from broker.oslo.driver.options import REPLACED
