@@ -62,7 +62,7 @@ class NfpBroker:
         outcome: "" while it runs, then "stop" or "restart", as management asked; see ``left``. clock: the dispatcher's.
         recording: what passes is recorded there; None without. limits: of each peer's queue.
         dropped: messages that found no room or nobody. expected: workers of an earlier run that have not spoken yet.
-        called_back: how many of them were told to register.
+        called_back: how many of them were told to register. locals, channels: peers in this process; names of channels.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class NfpBroker:
         self.outcome = ""
         self.routers: list[NfpRouter] = []
         self.locals: dict[str, LocalPeer] = {}
+        self.channels: set[str] = set()
         self.keys: BrokerKeys = prepare(settings)
         self.log = LogBuffer(self.name)
         self._left = asyncio.Event()
@@ -102,7 +103,7 @@ class NfpBroker:
             )
         self.access = access_of(settings, self.keys)
         self.name_owners = NameOwners(
-            self.store, self.access, self.locals, self.is_connected, self._needed, self.loop.time
+            self.store, self.access, self.is_here, self.is_connected, self._needed, self.loop.time
         )
         self.event_bus = EventBus(self.epoch, self.access, held_max=settings.events_ring)
         self.dispatcher = Dispatcher(
@@ -285,11 +286,16 @@ class NfpBroker:
 
         It is made anew when the broker has cut it, and may be started again once it was closed.
         """
+        self.channels.add(name)
         return LocalChannel(self, name, sender, principal)
 
     def tell_room(self, peer: QueuedPeer[Any]) -> None:
         """Have ``peer`` sent what it is owed, in a turn of its own: whoever is sending now need not expect it."""
         self.loop.call_soon(self.ingress.has_room, peer)
+
+    def is_here(self, name: str) -> bool:
+        """Whether a peer in this process has this name, or a channel that makes its peer yet, or anew."""
+        return name in self.locals or name in self.channels
 
     def is_connected(self, name: str) -> bool:
         """Whether somebody of this name is connected, and has spoken."""

@@ -165,10 +165,10 @@ class LocalChannel:
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
-        if self._peer is not None:
-            for _ in range(2):  # what was submitted is acted on in the next turn
+        if (peer := self._peer) is not None:
+            for _ in range(2):  # what was submitted is acted on in the next turn, which may cut it
                 await asyncio.sleep(0)
-            self._peer.close()
+            peer.close()
             self._peer = None
         self._connected = False
         self.trouble = "closed"

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -81,7 +81,7 @@ class NameOwners:
 
     Args:
         journal: where pins are written down. access: the list of keys.
-        here: names of peers in this process, which are nobody else's.
+        here: whether a name is that of a peer in this process, and nobody else's.
         in_use: whether a name is connected at present.
         needed: whether a name with its key is a known worker's or its client's, or has jobs.
         clock: monotonic seconds.
@@ -94,7 +94,7 @@ class NameOwners:
         self,
         journal: Journal,
         access: Access,
-        here: Container[str],
+        here: Callable[[str], bool],
         in_use: Callable[[str], bool],
         needed: Callable[[str, str], bool],
         clock: Callable[[], float] = time.monotonic,
@@ -147,7 +147,7 @@ class NameOwners:
             fits = not owner.lasting and not self._stays(name, owner.key)
             if fits:  # the jobs of somebody who passed by have ended since
                 self._remove(name)
-        if fits and name not in self._here:
+        if fits and not self._here(name):
             return True
         self.violations += 1
         return False

@@ -179,7 +179,9 @@ class FakeBroker:
         self.dispatcher = FakeDispatcher()
         self.datastore = FakeDatastore()
         self.reader = FakeReader()
-        self.name_owners = NameOwners(FakeJournal(), self.access, (), lambda _: False, lambda *_: True)
+        self.name_owners = NameOwners(
+            FakeJournal(), self.access, lambda _: False, lambda _: False, lambda *_: True
+        )
         self.name_owners.pin("w1", "K" * 40)
         self.store = SimpleNamespace(broken="", lost=0)
         self.ingress = SimpleNamespace(invalid=Counter(), cut=0, failures=0, denied=1)

@@ -52,7 +52,7 @@ class Setting:
         self.questions = questions or Asked()
         access = access or Access()
         self.owners = NameOwners(
-            RecordingJournal(), access, (), lambda name: False, lambda *_: False, lambda: 1.0
+            RecordingJournal(), access, lambda name: False, lambda name: False, lambda *_: False, lambda: 1.0
         )
         broker = SimpleNamespace(
             dispatcher=self.dispatch,

@@ -111,6 +111,22 @@ def test_who_breaks_the_rules_here_is_cut_too(rundir):
     asyncio.run(story())
 
 
+def test_the_name_of_a_channel_is_nobody_elses_before_it_is_open_and_between_two_peers(rundir):
+    async def story():
+        async with running(section(rundir, files="")) as broker:
+            channel = broker.local_channel("here", Sender.WORKER)
+            assert not broker.name_owners.fits("here", "")
+            receiver = Receiver()
+            channel.start(receiver, dict)
+            await until(lambda: receiver.log)
+            broker.locals["here"].cut("to see")
+            assert "here" not in broker.locals
+            assert not broker.name_owners.fits("here", "")
+            await channel.close()
+
+    asyncio.run(story())
+
+
 def test_a_channel_opens_and_carries(rundir):
     async def story():
         async with running(section(rundir, files="")) as broker:

@@ -17,7 +17,7 @@ class Broker:
         self.owners = NameOwners(
             self.journal,
             Access([KeyEntry(key=key, name=name) for name, keys in listed.items() for key in keys]),
-            self.here,
+            self.here.__contains__,
             self.connected.__contains__,
             lambda name, key: name in self.needed,
             lambda: self.now,
