@@ -142,10 +142,14 @@ def delete(folder: Path, pattern: str) -> dict[str, list[str]]:
     Raises:
         ValueError: the pattern leaves the folder, or is none.
     """
-    if not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+    names = Path(pattern).parts
+    if not names or Path(pattern).is_absolute() or ".." in names:
         raise ValueError(f"pattern {pattern[:64]!r}: expected one of names below the folder of fetched files")
     said: dict[str, list[str]] = {"deleted": [], "errors": []}
+    home = folder.resolve()
     for path in sorted(folder.glob(pattern), key=lambda path: -len(path.parts)):
+        if not path.parent.resolve().is_relative_to(home):  # the folder itself, or behind a link
+            continue
         try:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

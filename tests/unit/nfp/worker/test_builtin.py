@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 
 import pytest
 
@@ -98,11 +99,24 @@ def test_fetched_files_are_removed_by_a_pattern_below_their_folder(tmp_path):
     (tmp_path.parent / "kept").touch()
     assert delete(tmp_path, "a/x*") == {"deleted": [str(tmp_path / "a/x.txt")], "errors": []}
     assert delete(tmp_path, "nothing*") == {"deleted": [], "errors": []}
-    for pattern in ("", "../kept", "a/../../kept", str(tmp_path.parent / "kept")):
+    for pattern in ("", ".", "./", "../kept", "a/../../kept", str(tmp_path.parent / "kept")):
         with pytest.raises(ValueError, match="below the folder"):
             delete(tmp_path, pattern)
     assert len(delete(tmp_path, "*")["deleted"]) == 2
     assert (list(tmp_path.iterdir()), (tmp_path.parent / "kept").exists()) == ([], True)
+
+
+def test_neither_the_folder_of_fetched_files_itself_is_removed_nor_what_a_link_leads_to(tmp_path):
+    outside, fetched = tmp_path / "outside", tmp_path / "fetched"
+    for folder in (outside / "deep", fetched / "a"):
+        folder.mkdir(parents=True)
+        (folder / "kept").touch()
+    (fetched / "link").symlink_to(outside)
+    for pattern in ("link/*", "link/deep/kept", "*/deep"):
+        assert delete(fetched, pattern) == {"deleted": [], "errors": []}
+    assert delete(fetched, "**")["deleted"] == [str(fetched / "a")]
+    assert delete(fetched, "*")["deleted"] == [str(fetched / "link")]
+    assert (os.listdir(fetched), (outside / "deep" / "kept").exists()) == ([], True)
 
 
 def test_templates_are_rendered_from_text_and_from_shared_files_and_the_files_can_be_removed(tmp_path):
