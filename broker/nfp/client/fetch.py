@@ -46,7 +46,8 @@ TRIES: Final = 6
 DETAILS_S: Final = 60.0
 """How long the workers may take to read and hash a file that nobody has asked for before."""
 MARK_CHARS: Final = 16
-"""Digits of the digest in names of files and folders."""
+"""Digits of the digest in names of partial files."""
+_STEM_BYTES: Final = 255 - len("..") - MARK_CHARS - len(".part")
 _PAUSE_S: Final = 0.5
 """Between attempts that brought nothing."""
 _PART: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -122,7 +123,12 @@ def destination_of(url: str, to: str | os.PathLike[str] | None, folder: Path) ->
 
 def part_of(destination: Path, details: Details) -> Path:
     """Return where bytes are kept until all are here."""
-    return destination.with_name(f".{destination.name}.{details.mark[:MARK_CHARS]}.part")
+    return destination.with_name(f"{_stem(destination)}{details.mark[:MARK_CHARS]}.part")
+
+
+def _stem(destination: Path) -> str:
+    """What the names of its partial files begin with; a disk has no room for all of a long one."""
+    return f".{os.fsencode(destination.name)[:_STEM_BYTES].decode(errors='ignore')}."
 
 
 def matches(path: Path, details: Details) -> bool:
@@ -403,7 +409,7 @@ class FileTransfer:
 
     def _drop_other_parts(self) -> None:
         """What came of other contents of a file that changes would stay for ever, but for what somebody writes."""
-        name = glob.escape(f".{self.destination.name}.") + "[0-9a-f]" * MARK_CHARS + ".part"
+        name = glob.escape(_stem(self.destination)) + "[0-9a-f]" * MARK_CHARS + ".part"
         for part in self.destination.parent.glob(name):
             with suppress(OSError), os.fdopen(os.open(part, _PART), "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

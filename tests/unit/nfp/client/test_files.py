@@ -173,6 +173,13 @@ def test_a_link_in_place_of_the_partial_file_is_not_followed(broker, tmp_path):
     assert (tmp_path / "precious").read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", ["ß" * 127, "a" + "€" * 84, "x" * 255], ids=["2", "3", "1"])
+def test_a_name_as_long_as_a_disk_takes(broker, tmp_path, name):
+    (found,) = fetch(broker, tmp_path / name)
+    assert found.path.read_bytes() == broker.files[URL]
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_list_files(broker):
     async def main():
         async with asyncio.timeout(WITHIN_S), client_of(broker) as client:
