@@ -59,7 +59,7 @@ READERS = {
     "nfp: a verdict": (bodies.says_failed, b'{"w":{"failed":true,"result":', b"}}"),
     "nfp: one of many results": (lambda t: b"base64" not in bodies.aggregate({"w": t}), b'{"w":', b"}"),
     "nfp: an opening": (lambda t: opening.read_object(t) != {}, b'{"a":', b"}"),
-    "nfp: an event for management": (lambda t: event_bus._spoken(t) is not None, b"[", b"]"),
+    "nfp: an event for management": (lambda t: event_bus._spoken(t, "") is not None, b"[", b"]"),
     "nfp: between dialects": (lambda t: isinstance(told._readable(t), list), b"[", b"]"),
     "nfp: several targets": (lambda t: targets.parse(t.decode()) is not None, b'["w",', b"]"),
     "oslo: an opening": (
