@@ -144,11 +144,12 @@ class Event(Service):
             raise RpcError(errno.ENOSYS, "rank 0 keeps no events: events.history_bytes is 0")
         age_s = request.field("age_s", (int, float), None)
         if age_s is not None:
-            sequence = history.number_at(asyncio.get_running_loop().time() - age_s)
+            when_s = asyncio.get_running_loop().time() - age_s
+            sequence = history.number_at(when_s)
+            missing = not history.holds_since(when_s)
         else:
             sequence = request.field("sequence", int)
-        epoch = request.field("epoch", str, history.epoch)
-        missing = not history.covers(epoch, sequence)
+            missing = not history.covers(request.field("epoch", str, history.epoch), sequence)
         behind = history.before if missing else sequence
         offset = 0 if missing else request.field("offset", int, 0)
         data, rest = _page(history.since(behind, PAGE_MSGS), offset)

@@ -168,6 +168,7 @@ class FrameHistory:
     """
 
     __slots__ = (
+        "_gone_s",
         "_max_age_s",
         "_max_bytes",
         "_newest",
@@ -190,6 +191,8 @@ class FrameHistory:
         """Start afresh: everything behind ``sequence`` of ``epoch`` will be added."""
         self.epoch: str = epoch
         self.last: int = sequence
+        # when the newest of those that are not held had come, by the clock of `mark`; inf: since its last look
+        self._gone_s: float = inf if sequence else -inf
         self._newest: list[bytes] = []
         self._newest_bytes: int = 0
         self._segments: deque[_Segment] = deque()
@@ -238,6 +241,7 @@ class FrameHistory:
         oldest = self._segments.popleft()
         self._segments_count -= oldest.count
         self._segments_bytes -= len(oldest.frames) + SEGMENT_COST
+        self._gone_s = oldest.at_s
 
     def mark(self, now_s: float) -> None:
         """It is ``now_s`` by a clock that runs forward; to be called about once a second. What is too old goes."""
@@ -248,6 +252,8 @@ class FrameHistory:
             if segment.at_s != inf:
                 break
             segment.at_s = now_s
+        if self._gone_s == inf:
+            self._gone_s = now_s
         while self._max_age_s and segments and segments[0].at_s < now_s - self._max_age_s:
             self._drop()
 
@@ -261,6 +267,10 @@ class FrameHistory:
                 break
             number = (number + segment.count) % NUMBERS
         return number
+
+    def holds_since(self, when_s: float) -> bool:
+        """Whether every event that came after ``when_s``, by the clock of ``mark``, is held."""
+        return self._gone_s <= when_s
 
     def prepend(self, last: int, frames: list[bytes], at_s: float) -> bool:
         """Keep events up to number ``last``, which has to be right before the oldest that is held, and came at
@@ -278,6 +288,7 @@ class FrameHistory:
             self._segments.appendleft(_Segment(kept, len(frames) - first, at_s))
             self._segments_count += len(frames) - first
             self._segments_bytes += len(kept) + SEGMENT_COST
+            self._gone_s = at_s if self.before else -inf
         return not first
 
     def since(self, sequence: int, most: int) -> list[bytes]:

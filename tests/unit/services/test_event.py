@@ -264,6 +264,19 @@ def test_the_last_seconds():
     assert numbers_of(value(me.ask("event.since", {"age_s": 0.0}))) == []
 
 
+def test_of_the_last_seconds_it_is_told_when_some_are_kept_no_more():
+    desk, history = keeping(age_s=15.0)
+    me = desk.client(OWNER)
+    for number in range(1, 4):
+        me.ask("event.publish", {"topic": f"t.{number}", "flags": 0})
+        history.mark(desk.loop.time())
+        desk.advance(10)
+    history.mark(desk.loop.time())
+    found = {age_s: value(me.ask("event.since", {"age_s": age_s})) for age_s in (15, 25, 1e9)}
+    assert {age_s: answer["missing"] for age_s, answer in found.items()} == {15: False, 25: True, 1e9: True}
+    assert [numbers_of(answer) for answer in found.values()] == [[3], [3], [3]]
+
+
 def test_who_keeps_none_says_so():
     errnum, why = Desk().client(OWNER).refused("event.since", {"sequence": 0})
     assert (errnum, "events.history_bytes" in why) == (38, True)

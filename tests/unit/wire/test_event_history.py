@@ -217,6 +217,33 @@ def test_the_number_at_a_time_is_that_of_the_newest_event_then():
     assert [history.number_at(when) for when in (99.0, 100.5, 101.0, 500.0)] == [0, 2, 3, 3]
 
 
+def test_since_when_all_is_held_is_known():
+    history = frames(2, size=1000, age_s=10.0)
+    history.mark(100.0)
+    assert history.holds_since(0.0)
+    history.add(event(3), 3)
+    history.mark(105.0)
+    history.mark(110.5)  # the first two are too old
+    assert [history.holds_since(when) for when in (99.0, 100.0, 105.0)] == [False, True, True]
+    for number in range(4, 40):
+        history.add(event(number), number)
+    assert history.before > 3
+    assert not history.holds_since(110.6)  # there was no room, and when those came was not looked at
+    history.mark(111.0)
+    assert [history.holds_since(when) for when in (110.6, 111.0)] == [False, True]
+
+
+def test_since_when_all_is_held_of_what_was_put_in_front():
+    history = frames(0, size=1000)
+    history.begin(EPOCH, 2)
+    history.mark(100.0)
+    assert [history.holds_since(when) for when in (99.0, 100.0)] == [False, True]
+    assert history.prepend(2, [event(2).framed()], 95.0)
+    assert [history.holds_since(when) for when in (94.0, 95.0)] == [False, True]
+    assert history.prepend(1, [event(1).framed()], 90.0)
+    assert history.holds_since(0.0)
+
+
 def test_what_is_put_in_front_ends_where_the_history_begins():
     history = frames(0, size=1000)
     history.begin(EPOCH, 10)
