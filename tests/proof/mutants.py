@@ -149,8 +149,8 @@ MUTANTS: Final = (
         "rank 0 forgets an event now and then",  # of which the gateway thinks that it cannot know
         "C14",
         "broker/wire/event_history.py",
-        "        self._append(frame)\n",
-        "        if message.sequence % 50:\n            self._append(frame)\n",
+        "        self._newest.append(frame)\n",
+        "        if sequence % 50:\n            self._newest.append(frame)\n",
         "all gateways killed",
     ),
     Mutant(
