@@ -153,6 +153,8 @@ def delete(folder: Path, pattern: str) -> dict[str, list[str]]:
         raise ValueError(f"pattern {pattern[:64]!r}: expected one of names below the folder of fetched files")
     said: dict[str, list[str]] = {"deleted": [], "errors": []}
     home = folder.resolve()
+    if names[-1] == "**":  # folders alone before Python 3.13, files, too, from there on
+        pattern = f"{pattern}/*"
     for path in sorted(folder.glob(pattern), key=lambda path: -len(path.parts)):
         if not path.parent.resolve().is_relative_to(home):  # the folder itself, or behind a link
             continue

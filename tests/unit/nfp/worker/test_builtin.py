@@ -114,8 +114,8 @@ def test_neither_the_folder_of_fetched_files_itself_is_removed_nor_what_a_link_l
     (fetched / "link").symlink_to(outside)
     for pattern in ("link/*", "link/deep/kept", "*/deep"):
         assert delete(fetched, pattern) == {"deleted": [], "errors": []}
-    assert delete(fetched, "**")["deleted"] == [str(fetched / "a")]
-    assert delete(fetched, "*")["deleted"] == [str(fetched / "link")]
+    everything = {"a/kept", "a", "link"}
+    assert set(delete(fetched, "**")["deleted"]) == {str(fetched / name) for name in everything}
     assert (os.listdir(fetched), (outside / "deep" / "kept").exists()) == ([], True)
 
 
