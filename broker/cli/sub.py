@@ -23,6 +23,7 @@ EXAMPLES = (
     "headgate sub --count 1 hello.       wait for one",
     "headgate sub --since 5m job.        those of the last five minutes first, then what comes",
     "headgate sub --since 1234           those behind number 1234 first",
+    "headgate sub --since EPOCH:1234     the same; EPOCH is the attribute headgate.event-epoch",
 )
 
 
@@ -99,7 +100,7 @@ def sub(
         str | None,
         typer.Option(
             "--since",
-            metavar="AGO",
+            metavar="AGO|[EPOCH:]NUMBER",
             help="Those of before first, which rank 0 keeps: of the last 30s, 10m, 2h, or behind a number.",
         ),
     ] = None,

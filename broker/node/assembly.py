@@ -86,22 +86,8 @@ class Node:
         self.rank = settings.broker.rank or 0
         self.topology = topology_of(settings)
         self.owner = os.getuid()
-        limits = settings.limits
         descriptors = allowed()
-        self.broker = Broker(
-            self.rank,
-            self.topology,
-            str(uuid.uuid4()),
-            str(uuid.uuid4()),
-            self.owner,
-            batch_msgs=limits.batch_msgs,
-            batch_deliveries=limits.batch_deliveries,
-            limits=router_limits(limits, descriptors),
-        )
-        if self.rank == 0 and settings.events.history_bytes:
-            history = FrameHistory(settings.events.history_bytes, settings.events.history_s)
-            history.begin(self.broker.router.uuid, 0)
-            self.broker.router.events.history = history
+        self.broker = _broker(settings, self.rank, self.topology, self.owner, descriptors)
         self.capture = _capture(self.broker, settings)
         self._trim = Trim()
         self.lifecycle = Lifecycle(asyncio.get_running_loop().time)
@@ -112,21 +98,7 @@ class Node:
         self.made_rundir = False
         self.client_admissions: list[ClientAdmission] = []
         self.client_admission = self._client_admission(self.options)
-        config = overlay_config(
-            settings, self.topology, self.rank, self.options, self.curve_keys, self._refused
-        )
-        self.overlay = Overlay(
-            self.broker,
-            config,
-            Hooks(
-                joined=lambda: self.state_follower.joined(),  # noqa: PLW0108 - which is made after the overlay
-                parent_lost=lambda _reason: self.state_follower.parent_lost(),
-                must_exit=self.must_exit,
-                status_changed=self._status_changed,
-                child_changed=lambda _rank, _status, _torpid: self.context.tree_changed(),
-                refused=self._refused,
-            ),
-        )
+        self.overlay = self._overlay()
         self.probes = Probes(self.broker.router, self.lifecycle, self.overlay)
         self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
         attributes = initial(
@@ -157,7 +129,7 @@ class Node:
         )
         self.state_follower = StateFollower(self.context, self.lifecycle)
         self.services = Services(self.context, built_in())
-        self.dispatcher = Dispatcher(self.context, self.services, limits.service_tasks_max)
+        self.dispatcher = Dispatcher(self.context, self.services, settings.limits.service_tasks_max)
         for service in self.services:
             self.broker.router.services.add(service.name.encode(), self.broker.own)
         self.broker.deliver = self.dispatcher.deliver
@@ -306,6 +278,20 @@ class Node:
         for text in failed:
             log.error("%s; it goes on as before", text)
 
+    def _overlay(self) -> Overlay:
+        config = overlay_config(
+            self.settings, self.topology, self.rank, self.options, self.curve_keys, self._refused
+        )
+        hooks = Hooks(
+            joined=lambda: self.state_follower.joined(),  # noqa: PLW0108 - which is made after the overlay
+            parent_lost=lambda _reason: self.state_follower.parent_lost(),
+            must_exit=self.must_exit,
+            status_changed=self._status_changed,
+            child_changed=lambda _rank, _status, _torpid: self.context.tree_changed(),
+            refused=self._refused,
+        )
+        return Overlay(self.broker, config, hooks)
+
     def _client_admission(self, options: Options) -> ClientAdmission:
         limits = self.settings.limits
         older = options.dialect != "flux1"  # nothing deployed speaks one: the text is all there is to go by
@@ -359,6 +345,26 @@ class Node:
             log.error("would exit: %s", reason)
         else:
             self._leave(reason, FAILED)
+
+
+def _broker(settings: Settings, rank: int, topology: Topology, owner: int, descriptors: int) -> Broker:
+    """The broker itself; that of rank 0 keeps the last events, unless nobody wants that."""
+    limits = settings.limits
+    broker = Broker(
+        rank,
+        topology,
+        str(uuid.uuid4()),
+        str(uuid.uuid4()),
+        owner,
+        batch_msgs=limits.batch_msgs,
+        batch_deliveries=limits.batch_deliveries,
+        limits=router_limits(limits, descriptors),
+    )
+    if rank == 0 and settings.events.history_bytes:
+        history = FrameHistory(settings.events.history_bytes, settings.events.history_s)
+        history.begin(broker.router.uuid, 0)
+        broker.router.events.history = history
+    return broker
 
 
 def _capture(broker: Broker, settings: Settings) -> Capture | None:
